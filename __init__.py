@@ -1,0 +1,1 @@
+"""Continuous reinforcement learning for LLM agents, on Kafka."""

@@ -1,0 +1,1 @@
+"""The event contract: Avro schemas, their Python types, encoding."""

@@ -1,0 +1,1 @@
+"""How a role touches the outside: settings, Kafka, MinIO, metrics, logging."""

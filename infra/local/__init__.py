@@ -1,0 +1,1 @@
+"""The stack on one machine: Kafka, MinIO, vLLM and the roles as supervised processes."""

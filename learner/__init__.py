@@ -1,0 +1,1 @@
+"""LightningRL: credit, advantage, loss, the training loop, checkpoints."""

@@ -1,0 +1,1 @@
+"""All that writes events: gateway, runner, emit, tasks, trainer."""

@@ -1,0 +1,1 @@
+"""Delivery: reloader, promoter, rollback, garbage collection."""

@@ -1,0 +1,1 @@
+"""What runs inside vLLM: the worker extension and the reload route."""

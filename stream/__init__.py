@@ -1,0 +1,1 @@
+"""The Faust processors: assemble trajectories, group them, ask about them."""
