@@ -1,16 +1,12 @@
-"""One exception root; each subclass says what is wrong, where, and what to do."""
+"""Errors of the outside: settings, topics, objects. The root is avro.errors.LeydenError."""
 
+from ..avro.errors import DecodeError, LeydenError
 
-class LeydenError(Exception):
-    """Root of all errors that Leyden raises on purpose."""
+__all__ = ["DecodeError", "LeydenError", "ObjectExistsError", "ObjectStoreError", "SettingsError", "TopicError"]
 
 
 class SettingsError(LeydenError):
     """A setting is missing, unknown or contradicts another; the message names it and the remedy."""
-
-
-class DecodeError(LeydenError):
-    """Bytes that are not a record of the event contract; the message says why."""
 
 
 class TopicError(LeydenError):

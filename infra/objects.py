@@ -1,0 +1,132 @@
+"""The object store: put, get with digest, create only if absent."""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import urllib3
+from minio import Minio
+from minio.error import MinioException, S3Error
+
+from .errors import ObjectExistsError, ObjectStoreError
+from .settings import ObjectSettings
+
+CHUNK_BYTES = 1 << 20
+PART_BYTES = 64 << 20
+
+
+class ObjectStore:
+    """One bucket. Thread-safe. Every failure is an ObjectStoreError that names the key."""
+
+    def __init__(self, settings: ObjectSettings, timeout_s: float = 60.0) -> None:
+        self.bucket = settings.bucket
+        # The library's own retries would hide an outage for minutes; callers decide how long they wait.
+        self._pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(connect=5.0, read=timeout_s),
+            maxsize=16,
+            retries=urllib3.Retry(total=2, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504]),
+        )
+        self.client = Minio(
+            settings.endpoint,
+            access_key=settings.access_key,
+            secret_key=settings.secret_key.get_secret_value(),
+            secure=settings.secure,
+            http_client=self._pool,
+        )
+
+    def ensure_bucket(self) -> None:
+        """Create the bucket where it is missing."""
+        try:
+            if not self.client.bucket_exists(self.bucket):
+                self.client.make_bucket(self.bucket)
+        except S3Error as error:
+            if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                raise ObjectStoreError(f"bucket {self.bucket}: {error}") from error
+        except (MinioException, urllib3.exceptions.HTTPError) as error:
+            raise ObjectStoreError(f"bucket {self.bucket}: {error}") from error
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write or overwrite."""
+        self.put_stream(key, io.BytesIO(data), len(data))
+
+    def put_stream(self, key: str, stream: BinaryIO, n_bytes: int) -> None:
+        """Write or overwrite from a stream of known length, in parallel parts where it is large."""
+        try:
+            self.client.put_object(self.bucket, key, stream, n_bytes, part_size=PART_BYTES)
+        except (MinioException, urllib3.exceptions.HTTPError) as error:
+            raise ObjectStoreError(f"object {key}: {error}") from error
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Write or overwrite from a file."""
+        with path.open("rb") as stream:
+            self.put_stream(key, stream, path.stat().st_size)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write only if nothing is there (If-None-Match: *). Raises ObjectExistsError when something is."""
+        # The client's put_object takes no headers; a presigned URL is its public way to a conditional write.
+        try:
+            url = self.client.presigned_put_object(self.bucket, key)
+            response = self._pool.request("PUT", url, body=data, headers={"If-None-Match": "*"})
+        except (MinioException, urllib3.exceptions.HTTPError) as error:
+            raise ObjectStoreError(f"object {key}: {error}") from error
+        if response.status in (409, 412):
+            raise ObjectExistsError(f"object {key} exists already: another writer was first")
+        if response.status != 200:
+            raise ObjectStoreError(f"object {key}: HTTP {response.status}: {response.data[:300]!r}")
+
+    def get(self, key: str) -> bytes:
+        """The whole object."""
+        return b"".join(self.chunks(key))
+
+    def get_or_none(self, key: str) -> bytes | None:
+        """The whole object, or None where there is none."""
+        try:
+            self.client.stat_object(self.bucket, key)
+        except S3Error as error:
+            if error.code in ("NoSuchKey", "NoSuchBucket"):
+                return None
+            raise ObjectStoreError(f"object {key}: {error}") from error
+        except (MinioException, urllib3.exceptions.HTTPError) as error:
+            raise ObjectStoreError(f"object {key}: {error}") from error
+        return self.get(key)
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        """The object in pieces of CHUNK_BYTES."""
+        try:
+            response = self.client.get_object(self.bucket, key)
+            try:
+                yield from response.stream(CHUNK_BYTES)
+            finally:
+                response.close()
+                response.release_conn()
+        except (MinioException, urllib3.exceptions.HTTPError) as error:
+            raise ObjectStoreError(f"object {key}: {error}") from error
+
+    def download(self, key: str, path: Path) -> tuple[int, bytes]:
+        """Write the object to `path`; returns (bytes, sha256), hashed while reading."""
+        digest, n = hashlib.sha256(), 0
+        with path.open("wb") as out:
+            for chunk in self.chunks(key):
+                digest.update(chunk)
+                out.write(chunk)
+                n += len(chunk)
+        return n, digest.digest()
+
+    def list_keys(self, prefix: str) -> list[str]:
+        """Keys under `prefix`, recursive, sorted."""
+        try:
+            return sorted(
+                str(o.object_name) for o in self.client.list_objects(self.bucket, prefix=prefix, recursive=True)
+            )
+        except (MinioException, urllib3.exceptions.HTTPError) as error:
+            raise ObjectStoreError(f"objects under {prefix}: {error}") from error
+
+    def remove(self, keys: list[str]) -> None:
+        """Remove the objects; a missing one is no error."""
+        for key in keys:
+            try:
+                self.client.remove_object(self.bucket, key)
+            except (MinioException, urllib3.exceptions.HTTPError) as error:
+                raise ObjectStoreError(f"object {key}: {error}") from error

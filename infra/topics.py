@@ -1,0 +1,98 @@
+"""The topics of a deployment: names, partitions, retention; create and check."""
+
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from .errors import TopicError
+from .settings import KafkaSettings
+
+DAY_MS = 86_400_000
+EVENTS, TASKS, TRAJECTORIES, BATCHES = "events", "tasks", "trajectories", "batches"
+CHECKPOINTS, RESOURCES, DEAD_LETTERS = "checkpoints", "resources", "dead-letters"
+# A record beyond this is parked in the object store (infra.parking). Kafka's own default limit is 1,048,588 bytes.
+MAX_RECORD_BYTES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """One topic. `partitions` None: the deployment's number."""
+
+    name: str
+    partitions: int | None
+    config: dict[str, str] = field(default_factory=dict)
+
+
+def _kept(days: int) -> dict[str, str]:
+    return {"retention.ms": str(days * DAY_MS), "compression.type": "producer"}
+
+
+_COMPACTED = {"cleanup.policy": "compact"}
+SPECS: tuple[TopicSpec, ...] = (
+    TopicSpec(EVENTS, None, _kept(30)),
+    TopicSpec(TASKS, None, _kept(7)),
+    TopicSpec(TRAJECTORIES, None, _kept(30)),
+    # One named partition a policy: `policy_partition`. One suffices until several policies share a deployment.
+    TopicSpec(BATCHES, 1, _kept(30)),
+    # One partition: live, candidate and rolled_back of a policy have one order.
+    TopicSpec(CHECKPOINTS, 1, _COMPACTED),
+    TopicSpec(RESOURCES, 1, _COMPACTED),
+    TopicSpec(DEAD_LETTERS, 1, _kept(30)),
+)
+
+
+def apply(admin: AdminClient, prefix: str, kafka: KafkaSettings) -> list[str]:
+    """Create what is missing; returns the names created. Raises TopicError when Kafka refuses."""
+    present = set(admin.list_topics(timeout=10).topics)
+    wanted = [
+        NewTopic(
+            prefix + spec.name,
+            num_partitions=spec.partitions or kafka.partitions,
+            replication_factor=kafka.replication_factor,
+            config=spec.config | {"min.insync.replicas": str(min_insync(kafka))},
+        )
+        for spec in SPECS
+        if prefix + spec.name not in present
+    ]
+    created = []
+    for name, future in (admin.create_topics(wanted) if wanted else {}).items():
+        try:
+            future.result()
+            created.append(name)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise TopicError(f"topic {name} cannot be created: {error.args[0].str()}") from error
+    return created
+
+
+def min_insync(kafka: KafkaSettings) -> int:
+    """2 from three replicas on, else 1."""
+    return 2 if kafka.replication_factor >= 3 else 1
+
+
+def check(admin: AdminClient, prefix: str, kafka: KafkaSettings) -> list[str]:
+    """What differs from the specification, a line each; empty when all is well."""
+    present = admin.list_topics(timeout=10).topics
+    problems = [
+        f"topic {prefix}{s.name} is missing: leyden topics --apply" for s in SPECS if prefix + s.name not in present
+    ]
+    found = [s for s in SPECS if prefix + s.name in present]
+    for spec in found:
+        count, want = len(present[prefix + spec.name].partitions), spec.partitions or kafka.partitions
+        if count != want:
+            problems.append(f"topic {prefix}{spec.name} has {count} partitions, kafka.partitions asks for {want}")
+    resources = [ConfigResource(ResourceType.TOPIC, prefix + s.name) for s in found]
+    for resource, future in (admin.describe_configs(resources) if resources else {}).items():
+        isr = int(future.result()["min.insync.replicas"].value)
+        if isr < min_insync(kafka):
+            problems.append(
+                f"topic {resource.name} has min.insync.replicas={isr}, this deployment needs {min_insync(kafka)}"
+            )
+    return problems
+
+
+def require(admin: AdminClient, prefix: str, kafka: KafkaSettings) -> None:
+    """Refuse to start on topics that differ. Raises TopicError naming every difference."""
+    if problems := check(admin, prefix, kafka):
+        raise TopicError("\n".join(problems))
