@@ -1,0 +1,1 @@
+"""Agents as users write them; each folder uses the public API only."""

@@ -1,0 +1,1 @@
+"""A small model learns to use a calculator on word problems."""

@@ -1,0 +1,1 @@
+"""The audit: ledgers, topics and manifests held against each other."""
