@@ -1,0 +1,97 @@
+"""The command line: one command a role, one a task of an operator; roles are imported when they are called."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .avro.errors import LeydenError
+
+if TYPE_CHECKING:
+    from .infra.settings import RoleSettings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+Config = Annotated[Path | None, typer.Option("--config", help="TOML file; LEYDEN_* variables outrank it.")]
+MetricsPort = Annotated[
+    int | None, typer.Option("--metrics-port", help="Port of /metrics, /healthz, /readyz; 0: a free one.")
+]
+
+
+def _load(model: "type[RoleSettings]", config: Path | None, **overrides: Any) -> Any:
+    return model.load(config, **overrides)
+
+
+@app.command()
+def gateway(config: Config = None, metrics_port: MetricsPort = None) -> None:
+    """Serve the OpenAI-compatible API and capture every call."""
+    from .producers.gateway.app import main as run
+    from .producers.gateway.settings import GatewaySettings
+
+    run(_load(GatewaySettings, config, metrics_port=metrics_port))
+
+
+@app.command()
+def runner(config: Config = None, metrics_port: MetricsPort = None) -> None:
+    """Take tasks and run the agent on them, one forked process a rollout."""
+    from .producers.runner.app import main as run
+    from .producers.runner.settings import RunnerSettings
+
+    run(_load(RunnerSettings, config, metrics_port=metrics_port))
+
+
+@app.command()
+def assemble(config: Config = None, metrics_port: MetricsPort = None) -> None:
+    """Put the events of a rollout together: events to trajectories."""
+    from .stream.app import assemble as run
+    from .stream.settings import StreamSettings
+
+    run(_load(StreamSettings, config, metrics_port=metrics_port))
+
+
+@app.command()
+def group(config: Config = None, metrics_port: MetricsPort = None) -> None:
+    """Put the trajectories of a group together: trajectories to batches."""
+    from .stream.app import group as run
+    from .stream.settings import StreamSettings
+
+    run(_load(StreamSettings, config, metrics_port=metrics_port))
+
+
+@app.command()
+def learner(config: Config = None, metrics_port: MetricsPort = None) -> None:
+    """Train on batches and publish checkpoints."""
+    from .learner.main import main as run
+    from .learner.settings import LearnerSettings
+
+    run(_load(LearnerSettings, config, metrics_port=metrics_port))
+
+
+@app.command()
+def reloader(config: Config = None, metrics_port: MetricsPort = None) -> None:
+    """Stand beside one vLLM and load the live checkpoint into it."""
+    from .serving.reloader import main as run
+    from .serving.settings import ReloaderSettings
+
+    run(_load(ReloaderSettings, config, metrics_port=metrics_port))
+
+
+@app.command()
+def promoter(config: Config = None, metrics_port: MetricsPort = None) -> None:
+    """Make candidates live that pass their gates."""
+    from .serving.promoter import main as run
+    from .serving.settings import PromoterSettings
+
+    run(_load(PromoterSettings, config, metrics_port=metrics_port))
+
+
+def main() -> None:
+    """Run the command; errors that Leyden raises on purpose are one message and exit code 2."""
+    try:
+        app()
+    except LeydenError as error:
+        typer.echo(f"leyden: {error}", err=True)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()
