@@ -66,7 +66,7 @@ def admin(kafka: KafkaSettings) -> AdminClient:
 def send_and_wait(
     to: Producer, topic: str, key: bytes | None, value: bytes | None, partition: int = -1, timeout_s: float = 30.0
 ) -> tuple[int, int]:
-    """Produce one record and return its (partition, offset). Raises KafkaUnavailableError without an acknowledgement."""
+    """Produce one record; its (partition, offset). Raises KafkaUnavailableError without an acknowledgement."""
     result: list[Any] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -88,7 +88,7 @@ def end_offsets(of: Consumer, topic: str, timeout_s: float = 10.0) -> dict[int, 
 
 
 def read_all(kafka: KafkaSettings, topic: str, idle_timeout_s: float = 20.0) -> Iterator[Message]:
-    """Every record of `topic` from its beginning to the end as it was when the call began, partition by partition order.
+    """Every record of `topic` from its beginning to the end as it was when the call began, each partition in order.
 
     Raises KafkaUnavailableError when nothing comes for `idle_timeout_s` although the end is not reached.
     """
