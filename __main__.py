@@ -84,6 +84,47 @@ def promoter(config: Config = None, metrics_port: MetricsPort = None) -> None:
     run(_load(PromoterSettings, config, metrics_port=metrics_port))
 
 
+@app.command()
+def topics(
+    config: Config = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Create what is missing.")] = False,
+) -> None:
+    """Check the deployment's topics, or create them with the bucket and the schemas."""
+    from .infra import deployment
+    from .infra.settings import RoleSettings
+
+    settings = _load(RoleSettings, config)
+    if apply:
+        for name in deployment.apply(settings):
+            typer.echo(f"created {name}")
+    problems = deployment.check(settings)
+    for line in problems:
+        typer.echo(line, err=True)
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+def config(
+    role: Annotated[str, typer.Argument(help="gateway, runner, stream, learner, reloader or promoter.")],
+    config: Config = None,
+) -> None:
+    """Print the resolved settings of a role as JSON; secrets are masked."""
+    from importlib import import_module
+
+    where = {
+        "gateway": (".producers.gateway.settings", "GatewaySettings"),
+        "runner": (".producers.runner.settings", "RunnerSettings"),
+        "stream": (".stream.settings", "StreamSettings"),
+        "learner": (".learner.settings", "LearnerSettings"),
+        "reloader": (".serving.settings", "ReloaderSettings"),
+        "promoter": (".serving.settings", "PromoterSettings"),
+    }
+    if role not in where:
+        raise LeydenError(f"no role {role!r}; one of {', '.join(where)}")
+    module, name = where[role]
+    typer.echo(_load(getattr(import_module(module, __package__), name), config).model_dump_json(indent=2))
+
+
 def main() -> None:
     """Run the command; errors that Leyden raises on purpose are one message and exit code 2."""
     try:
