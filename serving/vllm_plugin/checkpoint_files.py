@@ -1,11 +1,10 @@
 """What a checkpoint folder holds, and whether it fits a model; what does not fit is refused with the reason."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from ...infra.errors import LeydenError
@@ -13,6 +12,7 @@ from ...infra.errors import LeydenError
 # A tied output layer has no values of its own: Transformers drops it when saving, some publishers keep it.
 TIED_NAME = "lm_head.weight"
 
+T = TypeVar("T")
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -22,15 +22,11 @@ class BadCheckpointError(LeydenError):
 
 def read_shapes(folder: Path) -> Shapes:
     """Tensor name -> shape of all *.safetensors in `folder`, from the headers alone. Raises BadCheckpointError."""
-    return {name: tuple(shape) for name, shape in _each(folder, lambda file, name: file.get_slice(name).get_shape())}
+    return dict(each_tensor(folder, "np", lambda file, name: tuple(file.get_slice(name).get_shape())))
 
 
-def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of `folder`, on the CPU. Raises BadCheckpointError."""
-    return dict(_each(folder, lambda file, name: file.get_tensor(name)))
-
-
-def _each(folder: Path, read: Any) -> Iterator[tuple[str, Any]]:
+def each_tensor(folder: Path, framework: str, read: Callable[[Any, str], T]) -> Iterator[tuple[str, T]]:
+    """(name, read(file, name)) of every tensor; `framework` as safetensors names it. Raises BadCheckpointError."""
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
         raise BadCheckpointError(f"{folder}: no *.safetensors file")
@@ -38,7 +34,7 @@ def _each(folder: Path, read: Any) -> Iterator[tuple[str, Any]]:
     for path in paths:
         try:
             # Opening checks the length of the file against its header: a truncated file fails here.
-            with safe_open(path, framework="pt", device="cpu") as file:
+            with safe_open(path, framework=framework, device="cpu") as file:
                 for name in file.keys():  # noqa: SIM118 - not a dict
                     if name in seen:
                         raise BadCheckpointError(f"{path.name}: tensor {name} stands in two files")
@@ -66,13 +62,3 @@ def mismatch(want: Shapes, got: Shapes, tied: bool) -> str | None:
         if names
     ]
     return "; ".join(parts) or None
-
-
-def not_finite(tensors: dict[str, torch.Tensor]) -> str | None:
-    """Name of the first tensor that holds NaN or infinity; None where there is none."""
-    for name, tensor in tensors.items():
-        # One pass without a temporary of the tensor's size; NaN and infinity survive a sum. Where the sum alone
-        # overflowed, the exact test decides.
-        if not torch.isfinite(tensor.sum(dtype=torch.float32)) and not bool(torch.isfinite(tensor).all()):
-            return name
-    return None

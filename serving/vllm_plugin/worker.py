@@ -12,11 +12,10 @@ from .checkpoint_files import (
     TIED_NAME,
     BadCheckpointError,
     Shapes,
+    each_tensor,
     is_tied,
     mismatch,
-    not_finite,
     read_shapes,
-    read_tensors,
 )
 
 
@@ -84,7 +83,7 @@ class WorkerExtension:
         tied = bool(getattr(self.vllm_config.model_config.hf_config, "tie_word_embeddings", False)) or is_tied(base)
         if why := mismatch(self._leyden_shapes, read_shapes(folder), tied):
             raise BadCheckpointError(f"{folder.name} does not fit the served model: {why}")
-        tensors = read_tensors(folder)
+        tensors = dict(each_tensor(folder, "pt", lambda file, name: file.get_tensor(name)))
         if name := not_finite(tensors):
             raise BadCheckpointError(f"{folder.name}: tensor {name} holds NaN or infinity")
         if tied:
@@ -114,3 +113,13 @@ def refresh_packed_heads(model: torch.nn.Module) -> int:
     for head in heads:
         head.quant_method.process_weights_after_loading(head)
     return len(heads)
+
+
+def not_finite(tensors: dict[str, torch.Tensor]) -> str | None:
+    """Name of the first tensor that holds NaN or infinity; None where there is none."""
+    for name, tensor in tensors.items():
+        # One pass without a temporary of the tensor's size; NaN and infinity survive a sum. Where the sum alone
+        # overflowed, the exact test decides.
+        if not torch.isfinite(tensor.sum(dtype=torch.float32)) and not bool(torch.isfinite(tensor).all()):
+            return name
+    return None
