@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..infra import manifest
+from ..infra.checkpoint_log import read_lineage
 from ..infra.lineage import Lineage
 from ..infra.objects import ObjectStore
-from .checkpoint_log import read_lineage
 from .settings import GcSettings
 
 PARTS = ("serve", "resume")

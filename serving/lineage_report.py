@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..infra import manifest
+from ..infra.checkpoint_log import read_lineage
 from ..infra.lineage import Lineage
 from ..infra.manifest import Manifest
 from ..infra.objects import ObjectStore
 from ..infra.settings import RoleSettings
-from .checkpoint_log import read_lineage
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from threading import Event
 
 from ..avro import Checkpoint, now_ms
 from ..infra import kafka, topics
+from ..infra.checkpoint_log import CheckpointLog, CheckpointWriter
 from ..infra.errors import LeydenError, ObjectStoreError
+from ..infra.lifecycle import run_until_signal
 from ..infra.lineage import Lineage
 from ..infra.logs import setup_logging
 from ..infra.objects import ObjectStore
 from ..infra.ops_server import OpsServer
 from . import gc
-from .checkpoint_log import CheckpointLog, CheckpointWriter
 from .gates import GATES, Gate
-from .lifecycle import run_until_signal
 from .metrics import PromoterMetrics
 from .settings import PromoterSettings
 

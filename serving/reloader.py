@@ -9,14 +9,14 @@ from threading import Event
 
 from ..avro import Checkpoint, now_ms
 from ..infra import kafka, manifest, topics
+from ..infra.checkpoint_log import CheckpointLog
 from ..infra.errors import LeydenError
+from ..infra.lifecycle import run_until_signal
 from ..infra.logs import setup_logging
 from ..infra.objects import ObjectStore
 from ..infra.ops_server import OpsServer
-from .checkpoint_log import CheckpointLog
 from .engine_client import EngineClient, EngineUnavailableError
 from .follow import View, backoff_s, seen, to_load, why_not_ready
-from .lifecycle import run_until_signal
 from .metrics import ReloaderMetrics
 from .settings import ReloaderSettings
 from .store import CheckpointStore

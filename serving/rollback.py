@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 from ..avro import Checkpoint, now_ms
 from ..infra import manifest
+from ..infra.checkpoint_log import CheckpointWriter, read_lineage
 from ..infra.errors import LeydenError
 from ..infra.lineage import Lineage
 from ..infra.objects import ObjectStore
 from ..infra.settings import RoleSettings
-from .checkpoint_log import CheckpointWriter, read_lineage
 from .store import missing_objects
 
 

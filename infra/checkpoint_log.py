@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
 from ..avro import Checkpoint, decode, encode
-from ..infra.errors import DecodeError
-from ..infra.kafka import KafkaUnavailableError, consumer, on_error, producer, read_all
-from ..infra.lineage import Lineage, fold, key_of
-from ..infra.settings import RoleSettings
-from ..infra.topics import CHECKPOINTS
+from .errors import DecodeError
+from .kafka import KafkaUnavailableError, consumer, on_error, producer, read_all
+from .lineage import Lineage, fold, key_of
+from .settings import RoleSettings
+from .topics import CHECKPOINTS
 
-log = logging.getLogger("leyden.serving")
+log = logging.getLogger("leyden.checkpoints")
 
 
 class CheckpointLog:

@@ -8,7 +8,7 @@ from types import FrameType
 
 # Below the 30 s that a role has to end: what still runs then (a download, a reload) is safe to abandon.
 GRACE_S = 20.0
-log = logging.getLogger("leyden.serving")
+log = logging.getLogger("leyden.lifecycle")
 
 
 def run_until_signal(loop: Callable[[Event], None]) -> None:
