@@ -1,0 +1,87 @@
+"""The engine as the gateway's client: one request, asked again while nobody listens."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from ...infra.settings import EngineSettings
+from . import metrics
+from .refusals import RefusedError
+
+log = logging.getLogger(__name__)
+VERSION_START, VERSION_END = "x-leyden-version-start", "x-leyden-version-end"
+UNKNOWN_VERSION = -1
+# Below the 5 s after which the engine's HTTP server closes an idle connection: else a call may meet the close.
+_KEEPALIVE_S = 3.0
+_CONNECT_S = 5.0
+_RETRY_AFTER_S = 2
+_ROUTE_TIMEOUT = aiohttp.ClientTimeout(total=10)
+
+
+class Engine:
+    """One vLLM, or a load balancer before several."""
+
+    def __init__(self, settings: EngineSettings, wait_s: float, retry_s: float, read_timeout_s: float) -> None:
+        self._url = settings.url.rstrip("/")
+        self._wait_s, self._retry_s = wait_s, retry_s
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=read_timeout_s),
+            headers={"content-type": "application/json"},
+            skip_auto_headers=("user-agent", "accept-encoding"),
+        )
+
+    async def chat(self, body: bytes) -> aiohttp.ClientResponse:
+        """The head of the answer; reading it is the caller's, and closing it early aborts the call in the engine.
+
+        While the engine refuses connections, or answers 503 (it restarts), nothing was generated: asked again until
+        `engine_wait_s` have passed. Raises RefusedError then, aiohttp.ClientError where a sent request was lost.
+        """
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            why = ""
+            try:
+                response = await self._session.post(f"{self._url}/v1/chat/completions", data=body)
+                if response.status != 503:
+                    return response
+                why = (await response.text())[:200]
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                why = str(error)
+            if time.monotonic() >= deadline:
+                raise RefusedError(
+                    503, f"the engine is away: {why}", code="engine_unavailable", retry_after_s=_RETRY_AFTER_S
+                )
+            metrics.ENGINE_RETRIES.inc()
+            await asyncio.sleep(self._retry_s)
+
+    async def get(self, route: str) -> tuple[int, bytes, str]:
+        """(status, body, content type) of a small route. Raises RefusedError where the engine is away."""
+        try:
+            async with self._session.get(self._url + route, timeout=_ROUTE_TIMEOUT) as response:
+                return response.status, await response.read(), response.content_type
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise RefusedError(
+                503, f"the engine is away: {error}", code="engine_unavailable", retry_after_s=_RETRY_AFTER_S
+            ) from error
+
+    async def version(self) -> int | None:
+        """The version that it says it serves; None where it has no such route."""
+        status, body, _ = await self.get("/leyden/version")
+        return int(orjson.loads(body)["version"]) if status == 200 else None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+
+def version_in(headers: Mapping[str, Any], name: str) -> int:
+    """A version from the engine's headers; -1 where it says nothing."""
+    try:
+        return int(headers[name])
+    except (KeyError, ValueError):
+        return UNKNOWN_VERSION

@@ -1,0 +1,121 @@
+"""Where a call belongs: the path, the headers, or a session that the gateway opens."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import unquote
+
+from ...avro import new_id
+from .refusals import RefusedError
+
+# An id is part of keys, paths and file names further on.
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_AGENT_MAX = 128
+_ATTEMPT_MAX = 1_000_000
+_PATH = re.compile(
+    r"/rollout/(?P<id>[^/]+)/attempt/(?P<attempt>[^/]+)"
+    r"(?:/agent/(?P<agent>[^/]+))?(?:/set/(?P<set>[^/]+))?(?P<rest>/.*)"
+)
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A call's attempt. `known`: the client named it; else the gateway opened it, for this one call if `single`."""
+
+    rollout_id: str
+    attempt: int
+    agent: str | None = None
+    known: bool = True
+    single: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a request path says: the route behind it, an attempt, sampling parameters that outrank the body's."""
+
+    route: str
+    identity: Identity | None = None
+    overrides: Mapping[str, Number] = field(default_factory=dict)
+
+
+def place(path: str) -> Place:
+    """Read `/rollout/{id}/attempt/{n}[/agent/{name}][/set/{k=v,…}]/v1/…`; other paths are routes without an attempt."""
+    if not path.startswith("/rollout/"):
+        return Place(path)
+    match = _PATH.fullmatch(path)
+    if match is None:
+        raise RefusedError(404, f"{path}: expected /rollout/ID/attempt/N[/agent/NAME][/set/K=V,…]/v1/…")
+    agent = unquote(match["agent"]) if match["agent"] else None
+    overrides = _overrides(unquote(match["set"])) if match["set"] else {}
+    return Place(match["rest"], _named(unquote(match["id"]), match["attempt"], agent), overrides)
+
+
+def identify(where: Place, headers: Mapping[str, str], body: Mapping[str, Any], scope: str) -> Identity:
+    """The attempt of a call: by path, by headers, by session, else a rollout of its own.
+
+    `scope` (the deployment's prefix) keeps the sessions of several deployments apart. Raises RefusedError.
+    """
+    agent = headers.get("x-leyden-agent")
+    if where.identity is not None:
+        found = where.identity
+        return found if found.agent or not agent else _named(found.rollout_id, str(found.attempt), agent)
+    if (rollout_id := headers.get("x-leyden-rollout")) is not None:
+        return _named(rollout_id, headers.get("x-leyden-attempt", "1"), agent)
+    if (session := _session(headers, body)) is not None:
+        # Derived, not stored: every replica and every restart finds the same rollout.
+        digest = blake2b(f"{scope}\0{session}".encode(), digest_size=16).hexdigest()
+        return Identity(digest, 1, agent, known=False)
+    return Identity(new_id(), 1, agent, known=False, single=True)
+
+
+def check_id(rollout_id: str) -> str:
+    """The id itself. Raises RefusedError for what cannot be one."""
+    if not _ID.fullmatch(rollout_id):
+        raise RefusedError(400, f"rollout id {rollout_id[:140]!r}: 1 to 128 of A-Z a-z 0-9 . _ : -", param="rollout")
+    return rollout_id
+
+
+def check_attempt(attempt: Any) -> int:
+    """The attempt's number from 1. Raises RefusedError."""
+    text = str(attempt)
+    if isinstance(attempt, bool) or not text.isascii() or not text.isdigit() or not 1 <= int(text[:8]) <= _ATTEMPT_MAX:
+        raise RefusedError(400, f"attempt {text[:40]!r}: an integer from 1", param="attempt")
+    return int(text)
+
+
+def _named(rollout_id: str, attempt: str, agent: str | None) -> Identity:
+    if agent is not None and not 1 <= len(agent) <= _AGENT_MAX:
+        raise RefusedError(400, f"an agent's name has 1 to {_AGENT_MAX} characters", param="agent")
+    return Identity(check_id(rollout_id), check_attempt(attempt), agent)
+
+
+def _session(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
+    if session := headers.get("x-session-id"):
+        return f"session:{session}"
+    metadata = body.get("metadata")
+    if isinstance(metadata, dict) and isinstance(session := metadata.get("session_id"), str) and session:
+        return f"session:{session}"
+    if isinstance(user := body.get("user"), str) and user:
+        return f"user:{user}"
+    return None
+
+
+def _overrides(text: str) -> dict[str, Number]:
+    """Sampling parameters from `k=v[,k=v…]`: temperature, top_p, max_tokens, seed."""
+    kinds: dict[str, type[Number]] = {"temperature": float, "top_p": float, "max_tokens": int, "seed": int}
+    out: dict[str, Number] = {}
+    for pair in text.split(","):
+        name, _, value = pair.partition("=")
+        if name not in kinds:
+            raise RefusedError(400, f"set/{text[:200]}: {name!r} is none of {', '.join(kinds)}", param="set")
+        try:
+            number = kinds[name](value)
+        except ValueError as error:
+            raise RefusedError(400, f"set/{text[:200]}: {value!r} is no {kinds[name].__name__}", param="set") from error
+        if not abs(number) < float("inf"):
+            raise RefusedError(400, f"set/{text[:200]}: {value!r} is not finite", param="set")
+        out[name] = number
+    return out
