@@ -1,4 +1,4 @@
-"""The services that tests share: one Kafka, one MinIO and, for who asks, one vLLM a session; a prefix of its own a test."""
+"""What tests share: one Kafka, one MinIO and, on demand, one vLLM a session; a prefix of its own a test."""
 
 import json
 import secrets

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from .cache import cache_dir
+
 _BOUND_CHILD = Path(__file__).with_name("bound_child.py")
 
 
@@ -63,10 +65,18 @@ def spawn(spec: ProcessSpec, log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **spec.env},
+            env=_environment(spec),
             cwd=spec.cwd or log.parent,
             start_new_session=True,
         )
+
+
+def _environment(spec: ProcessSpec) -> dict[str, str]:
+    env = {**os.environ, **spec.env}
+    if env.get("PYTHONDONTWRITEBYTECODE"):
+        # Meant to keep folders of sources clean; without compiled files vLLM takes 24 s to start instead of 14.
+        env |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(cache_dir() / "bytecode")}
+    return env
 
 
 def session_members(leaders: Iterable[ProcessId]) -> list[psutil.Process]:
@@ -90,7 +100,7 @@ def session_members(leaders: Iterable[ProcessId]) -> list[psutil.Process]:
 
 
 def end_sessions(leaders: Iterable[ProcessId], grace_s: float) -> list[str]:
-    """SIGTERM to the leaders, SIGKILL to what is left of their sessions after `grace_s`; returns what had to be killed."""
+    """SIGTERM to the leaders, after `grace_s` SIGKILL to what is left of their sessions; returns what was killed."""
     leaders = list(leaders)
     for leader in leaders:
         if leader.alive():

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, SecretStr
 
@@ -197,10 +197,9 @@ def _resolved(spec: StackSpec) -> RoleSettings:
     given, update = spec.settings, {}
     if spec.kafka and not _is_set(given, "kafka", "bootstrap"):
         bootstrap = f"127.0.0.1:{spec.kafka_port or free_port()}"
-        changes = {"bootstrap": bootstrap, "partitions": spec.partitions}
-        update["kafka"] = given.kafka.model_copy(update=changes)
+        update["kafka"] = given.kafka.model_copy(update={"bootstrap": bootstrap, "partitions": spec.partitions})
     if spec.objects and not _is_set(given, "objects", "endpoint"):
-        changes = {"endpoint": f"127.0.0.1:{spec.minio_port or free_port()}"}
+        changes: dict[str, Any] = {"endpoint": f"127.0.0.1:{spec.minio_port or free_port()}"}
         if not _is_set(given, "objects", "secret_key"):
             changes["secret_key"] = SecretStr(secrets.token_hex(16))
         update["objects"] = given.objects.model_copy(update=changes)
