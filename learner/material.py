@@ -1,0 +1,101 @@
+"""The admitted groups of a step become trees, and every rollout of them gets its entry for the manifest."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..avro import Event, Member, Trajectory
+from ..avro.schemas import SchemaStore
+from ..infra.manifest import BatchEntry
+from .advantage import ADVANTAGES
+from .batch import Prepared, prepare
+from .credit import CREDITS
+from .episodes import UnusableError, episode_of
+from .plan import GRADED, Admitted, Dropped, Message
+from .settings import LearnerSettings
+from .trajectories import Place
+from .tree import Tree
+from .types import Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What to train of one group, and the entries of its message."""
+
+    trees: tuple[Tree, ...]
+    entries: tuple[BatchEntry, ...]
+    rewards: tuple[float, ...]  # of all graded members, trained or not
+
+    @property
+    def n_rollouts(self) -> int:
+        """Rollouts that are trained."""
+        return sum(len(entry.rollouts) for entry in self.entries if entry.outcome == "trained")
+
+
+class MaterialMaker:
+    """Holds what does not change from step to step."""
+
+    def __init__(self, settings: LearnerSettings, schemas: SchemaStore, unpark: Callable[[Event], Event]) -> None:
+        self._settings, self._schemas, self._unpark = settings, schemas, unpark
+        self._credit, self._advantage = CREDITS[settings.credit], ADVANTAGES[settings.advantage]
+
+    def make(self, group: Admitted, found: Mapping[Place, Trajectory]) -> Material:
+        """The material of one group, from its members' trajectories."""
+        episodes: list[Episode] = []
+        used: list[Member] = []
+        unused: dict[str, list[Member]] = {}
+        if group.left_out:
+            unused[group.left_out_reason] = list(group.left_out)
+        for member in group.members:
+            try:
+                episodes.append(self._episode(member, found))
+                used.append(member)
+            except UnusableError as error:
+                unused.setdefault(str(error), []).append(member)
+        baseline = [member.reward for members in unused.values() for member in members if member.reward is not None]
+        rewards = tuple([episode.reward for episode in episodes] + baseline)
+        for member in group.message.batch.members:
+            if member.status not in GRADED and member.reward is not None:
+                unused.setdefault(member.status, []).append(member)
+        prepared = Prepared((), 0, "empty")
+        if episodes:
+            prepared = prepare(
+                episodes, baseline, self._credit, self._advantage, self._settings.step_settings().pack_tokens
+            )
+        if not prepared.trees:
+            unused.setdefault(prepared.reason or "empty", []).extend(used)
+            used = []
+        return Material(prepared.trees, _entries(group.message, used, unused), rewards)
+
+    def _episode(self, member: Member, found: Mapping[Place, Trajectory]) -> Episode:
+        trajectory = found.get((member.partition, member.offset))
+        if trajectory is None or trajectory.rollout_id != member.rollout_id:
+            raise UnusableError("gone")
+        if member.reward is None:
+            raise UnusableError("unrewarded")
+        settings = self._settings
+        return episode_of(
+            trajectory, member.reward, self._schemas, self._unpark, settings.agents, settings.max_sequence_tokens
+        )
+
+
+def _entries(message: Message, used: list[Member], unused: dict[str, list[Member]]) -> tuple[BatchEntry, ...]:
+    """One a fate, in one message that of the trained members last."""
+    entries = [_entry(message, "dropped", reason, members) for reason, members in unused.items() if members]
+    if used:
+        entries.append(_entry(message, "trained", None, used))
+    return tuple(entries)
+
+
+def dropped_entry(dropped: Dropped) -> BatchEntry:
+    """The entry of a message that is not trained at all."""
+    return _entry(dropped.message, "dropped", dropped.reason, dropped.message.batch.members)
+
+
+def void(entry: BatchEntry, reason: str) -> BatchEntry:
+    """A trained entry after its step turned out void."""
+    return BatchEntry(entry.offset, entry.group_id, entry.revision, "dropped", reason, entry.rollouts)
+
+
+def _entry(message: Message, outcome: str, reason: str | None, members: list[Member]) -> BatchEntry:
+    rollouts = [(m.rollout_id, m.attempt, m.revision) for m in members]
+    return BatchEntry(message.offset, message.batch.group_id, message.batch.revision, outcome, reason, rollouts)
