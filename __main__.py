@@ -104,6 +104,69 @@ def topics(
 
 
 @app.command()
+def rollback(
+    policy: Annotated[str, typer.Argument(help="Name of the model.")],
+    version: Annotated[int | None, typer.Argument(help="Version to go back to; default: the parent of live.")] = None,
+    config: Config = None,
+) -> None:
+    """Abandon what came after a version and make that version live again."""
+    from .infra.settings import RoleSettings
+    from .serving.rollback import main as run
+
+    done = run(_load(RoleSettings, config, policy=policy), version)
+    gone = ", ".join(str(record.version) for record in done.abandoned) or "none"
+    typer.echo(f"{policy}: version {done.target.version} is live; abandoned: {gone}")
+
+
+@app.command()
+def gc(
+    config: Config = None, dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False
+) -> None:
+    """Remove the files of checkpoints that nobody needs again; manifests stay."""
+    from .serving.gc import main as run
+    from .serving.settings import GcSettings
+
+    for part in run(_load(GcSettings, config), dry_run):
+        typer.echo(
+            f"{'would remove' if dry_run else 'removed'} {part.name} of version {part.version}, run {part.run_id}"
+        )
+
+
+@app.command()
+def lineage(
+    rollout: Annotated[
+        str | None, typer.Option("--rollout", help="Only versions that trained on this rollout.")
+    ] = None,
+    config: Config = None,
+) -> None:
+    """List the versions: parents, state, what each was trained on and what it dropped."""
+    from .infra.settings import RoleSettings
+    from .serving.lineage_report import lines
+    from .serving.lineage_report import main as run
+
+    for line in lines(run(_load(RoleSettings, config), rollout)):
+        typer.echo(line)
+
+
+@app.command()
+def audit(
+    ledger: Annotated[
+        list[Path] | None, typer.Option("--ledger", help="What agents received; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    grace_s: Annotated[float, typer.Option(help="What is younger than this may be under way.")] = 60.0,
+    config: Config = None,
+) -> None:
+    """Hold ledgers, topics and manifests against each other; exit code 1 on a finding."""
+    from .infra.settings import RoleSettings
+    from .stream.audit.main import run
+
+    report = run(_load(RoleSettings, config), ledger or (), grace_s)
+    typer.echo(report.to_json().decode() if as_json else "\n".join(report.lines()))
+    raise typer.Exit(0 if report.clean else 1)
+
+
+@app.command()
 def config(
     role: Annotated[str, typer.Argument(help="gateway, runner, stream, learner, reloader or promoter.")],
     config: Config = None,
