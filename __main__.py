@@ -85,6 +85,51 @@ def promoter(config: Config = None, metrics_port: MetricsPort = None) -> None:
 
 
 @app.command()
+def up(config: Config = None) -> None:
+    """Start Kafka, MinIO, vLLM and all roles on this machine, and keep them running until Ctrl-C."""
+    from .infra.local.settings import UpSettings
+    from .infra.local.up import up as run
+
+    run(_load(UpSettings, config))
+
+
+@app.command()
+def down(config: Config = None) -> None:
+    """End the stack on this machine, also one whose `leyden up` was killed."""
+    from .infra.local.up import down as run
+    from .infra.settings import RoleSettings
+
+    run(_load(RoleSettings, config).state_dir)
+
+
+@app.command()
+def status(config: Config = None) -> None:
+    """Show health, versions and lag of the stack on this machine; exit code 1 where something is not ready."""
+    from .infra.local.status import status as run
+    from .infra.settings import RoleSettings
+
+    raise typer.Exit(0 if run(_load(RoleSettings, config).state_dir, typer.echo) else 1)
+
+
+@app.command()
+def env(config: Config = None) -> None:
+    """Print the stack's LEYDEN_* variables as shell commands: eval "$(leyden env)". They hold credentials."""
+    from .infra.local.state import exports
+    from .infra.settings import RoleSettings
+
+    typer.echo(exports(_load(RoleSettings, config).state_dir))
+
+
+@app.command()
+def doctor(config: Config = None) -> None:
+    """Check what this machine has of what the stack needs; exit code 1 where something is missing."""
+    from .infra.local.doctor import doctor as run
+    from .infra.settings import RoleSettings
+
+    raise typer.Exit(0 if run(_load(RoleSettings, config).state_dir, typer.echo) else 1)
+
+
+@app.command()
 def topics(
     config: Config = None,
     apply: Annotated[bool, typer.Option("--apply", help="Create what is missing.")] = False,

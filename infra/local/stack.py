@@ -25,7 +25,6 @@ from .supervisor import ProcessStatus, StackError, Supervisor
 __all__ = ["EngineSpec", "RoleSpec", "RunningStack", "StackError", "StackSpec", "role", "start"]
 
 SERVICE_TIMEOUT_S = 60.0
-ENGINE_TIMEOUT_S = 180.0
 PORT = "{port}"
 
 
@@ -78,8 +77,8 @@ class RunningStack:
     def __init__(self, spec: StackSpec, settings: RoleSettings, gateway_url: str, say: Say) -> None:
         self.state_dir, self.run_dir = spec.state_dir, spec.state_dir / "run"
         self.settings, self.gateway_url = settings, gateway_url
-        self._shared_env = dict(spec.env)
-        self._started = False
+        model = {"LEYDEN_MODEL": str(spec.engine.model)} if spec.engine else {}
+        self._shared_env = model | dict(spec.env)
         self.supervisor = Supervisor(self.run_dir, say, self._write_state)
         # A program that ends without `stop` must not leave that to the kernel's signal: it gives no time to anyone.
         atexit.register(self.stop)

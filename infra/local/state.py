@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,6 +58,14 @@ def read(state_dir: Path) -> StackState | None:
     except FileNotFoundError:
         return None
     return StackState(ProcessId(**said["supervisor"]), said["boot_id"], said["env"], said["processes"])
+
+
+def exports(state_dir: Path) -> str:
+    """`export NAME=VALUE` lines of the stack of this folder. Raises StackError where there is none."""
+    found = read(state_dir)
+    if found is None:
+        raise StackError(f"no stack in {state_dir}: leyden up")
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(found.env.items()))
 
 
 def remove(state_dir: Path) -> None:

@@ -155,7 +155,7 @@ class Supervisor:
         with self._changed:
             managed = self._get(name)
             managed.wanted, managed.start_not_before, managed.quick_ends = True, 0.0, 0
-            if not self._changed.wait_for(lambda: managed.process is not None, 10.0):
+            if not self._changed.wait_for(lambda: managed.process is not None or self._closing, 10.0):
                 raise StackError(f"{name} did not start: {managed.reason}")
 
     def close(self, grace_s: float = 25.0) -> None:
@@ -178,14 +178,22 @@ class Supervisor:
         return self._managed[name]
 
     def _run(self) -> None:
-        while not self._closing:
-            with self._changed:
-                changed = [self._step(managed) for managed in self._managed.values()]
+        try:
+            while not self._closing:
+                with self._changed:
+                    changed = [self._step(managed) for managed in self._managed.values()]
+                    if any(changed):
+                        self._changed.notify_all()
                 if any(changed):
-                    self._changed.notify_all()
-            if any(changed):
-                self._on_change()
-            time.sleep(TICK_S)
+                    self._on_change()
+                time.sleep(TICK_S)
+        except BaseException as error:
+            # A stack that nobody watches must not look alive: with this thread the kernel ends its processes.
+            self._say(f"the supervisor failed, the stack ends: {error}")
+            with self._changed:
+                self._closing = True
+                self._changed.notify_all()
+            raise
 
     def _step(self, managed: _Managed) -> bool:
         """Look after one process; True when its status changed."""

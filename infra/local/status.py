@@ -1,0 +1,108 @@
+"""`leyden status`: health, versions and lag of the stack on this machine."""
+
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from .. import kafka
+from ..checkpoint_log import read_lineage
+from ..errors import LeydenError
+from ..settings import RoleSettings
+from . import state
+from .supervisor import Phase
+
+Say = Callable[[str], None]
+
+
+def status(state_dir: Path, say: Say) -> bool:
+    """Say what runs, which versions, how far readers are behind; True where everything is ready."""
+    found = state.read(state_dir)
+    if found is None:
+        say(f"no stack in {state_dir}")
+        return False
+    if not found.running:
+        say("the supervisor is gone: leyden down")
+    os.environ.update(found.env)
+    settings = RoleSettings.load()
+    for line in _process_lines(found):
+        say(line)
+    for line in (*_version_lines(settings), *_lag_lines(settings)):
+        say(line)
+    return found.running and all(process["phase"] == Phase.READY for process in found.processes)
+
+
+def _process_lines(found: state.StackState) -> Iterator[str]:
+    yield f"{'process':12} {'state':12} {'pid':>7} {'up':>8} {'MiB':>6} {'restarts':>8}  address"
+    for process in found.processes:
+        identity = state.ProcessId(**process["id"]) if process["id"] else None
+        alive = identity is not None and identity.alive()
+        phase = process["phase"] if alive or not identity else "gone"
+        pid = identity.pid if identity and alive else "-"
+        up_s = f"{time.time() - identity.started:.0f} s" if identity and alive else "-"
+        mib = f"{_resident_mib(identity.pid):.0f}" if identity and alive else "-"
+        line = f"{process['name']:12} {phase:12} {pid!s:>7} {up_s:>8} {mib:>6} {process['restarts']:>8}  "
+        yield line + (process["url"] or "") + (f"  {process['reason']}" if process["reason"] else "")
+
+
+def _resident_mib(pid: int) -> float:
+    """Of the process and all that it started."""
+    try:
+        leader = psutil.Process(pid)
+        return sum(p.memory_info().rss for p in [leader, *leader.children(recursive=True)]) / (1 << 20)
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _version_lines(settings: RoleSettings) -> Iterator[str]:
+    try:
+        with urllib.request.urlopen(f"{settings.engine.url}/leyden/version", timeout=3.0) as response:
+            engine = json.load(response)
+        serves = f"version {engine['version']}" + (f", loading {engine['loading']}" if engine["loading"] else "")
+    except (OSError, ValueError) as error:
+        serves = f"does not answer: {error}"
+    yield f"engine       {serves}"
+    try:
+        lineage = read_lineage(settings)
+    except (LeydenError, KafkaException, KeyError) as error:
+        yield f"checkpoints  not readable: {error}"
+        return
+    live = f"version {lineage.live.version}" if lineage.live else "none"
+    newest = max(lineage.versions, default=0)
+    yield f"policy       {settings.policy}: live {live}, newest {newest}, rolled back {sorted(lineage.rolled_back)}"
+
+
+def _lag_lines(settings: RoleSettings) -> Iterator[str]:
+    """Records behind the end by committed offset; of assemble and group this counts what a restart would read again."""
+    admin = kafka.admin(settings.kafka)
+    try:
+        listed = admin.list_consumer_groups(request_timeout=5.0).result().valid or []
+        groups = sorted(g.group_id for g in listed if g.group_id.startswith(settings.prefix))
+        for group in groups:
+            yield from (
+                f"group        {group}: {behind} behind in {topic}"
+                for topic, behind in sorted(_behind(admin, group).items())
+            )
+    except KafkaException as error:
+        yield f"kafka        does not answer: {error.args[0].str()}"
+
+
+def _behind(admin: AdminClient, group: str) -> dict[str, int]:
+    """Topic -> records between the committed offsets of `group` and the ends of its partitions."""
+    answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
+    committed = [partition for partition in answer.topic_partitions or [] if partition.offset >= 0]
+    if not committed:
+        return {}
+    ends = admin.list_offsets({partition: OffsetSpec.latest() for partition in committed})
+    by_place = {(p.topic, p.partition): future.result().offset for p, future in ends.items()}
+    behind: dict[str, int] = {}
+    for at in committed:
+        lag = by_place[at.topic, at.partition] - at.offset
+        behind[at.topic] = behind.get(at.topic, 0) + max(0, lag)
+    return behind
