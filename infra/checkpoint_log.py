@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from ..avro import Checkpoint, decode, encode
 from .errors import DecodeError
@@ -25,9 +25,13 @@ class CheckpointLog:
             "enable.partition.eof": True,
             "client.id": f"{settings.prefix}{client}",
             "error_cb": on_error(log.warning, client),
+            # How long the end of the topic stays unseen.
+            "fetch.wait.max.ms": 100,
         }
         self._consumer = consumer(settings.kafka, f"{settings.prefix}{client}", **config)
-        self._consumer.assign([TopicPartition(settings.prefix + CHECKPOINTS, 0, OFFSET_BEGINNING)])
+        # Offset 0 and not OFFSET_BEGINNING, which librdkafka looks up after half a second; where 0 is gone, the reader
+        # is reset to the earliest.
+        self._consumer.assign([TopicPartition(settings.prefix + CHECKPOINTS, 0, 0)])
 
     def poll(self, timeout_s: float) -> Checkpoint | None:
         """The next record, folded into `lineage`; None where none came in time or at the end of the topic."""

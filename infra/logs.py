@@ -13,5 +13,6 @@ def setup_logging(role: str) -> logging.Logger:
         format=f"%(asctime)s %(levelname)s {role} %(name)s: %(message)s",
         force=True,
     )
-    logging.getLogger("urllib3").setLevel(logging.WARNING)
+    for chatty in ("urllib3", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     return logging.getLogger(f"leyden.{role}")

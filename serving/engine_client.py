@@ -28,9 +28,9 @@ class EngineClient:
 
     def __init__(self, settings: EngineSettings, reload_timeout_s: float) -> None:
         token = settings.reload_token.get_secret_value()
-        self._client = httpx.Client(
-            base_url=settings.url, headers={"authorization": f"Bearer {token}"}, timeout=5.0, trust_env=False
-        )
+        # Without a token the engine says why it refuses; an empty bearer would be no header at all.
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.Client(base_url=settings.url, headers=headers, timeout=5.0, trust_env=False)
         self._reload_timeout_s = reload_timeout_s
 
     def state(self) -> EngineState:

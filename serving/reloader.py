@@ -10,7 +10,7 @@ from threading import Event
 from ..avro import Checkpoint, now_ms
 from ..infra import kafka, manifest, topics
 from ..infra.checkpoint_log import CheckpointLog
-from ..infra.errors import LeydenError
+from ..infra.errors import LeydenError, SettingsError
 from ..infra.lifecycle import run_until_signal
 from ..infra.logs import setup_logging
 from ..infra.objects import ObjectStore
@@ -55,6 +55,7 @@ class Reloader:
         self._store, self._engine, self._metrics, self._history = store, engine, metrics, history
         self._failures = Failures()
         self._next_poll = 0.0
+        self._away: str | None = None
         self.view = View(checkpoints.lineage, False, None)
 
     def run(self, stop: Event) -> None:
@@ -80,22 +81,22 @@ class Reloader:
         return why_not_ready(self.view)
 
     def _look(self) -> None:
-        # Short while the log is being read, so that the wait for a record never delays the look at the engine.
-        while self._checkpoints.poll(0.0 if self._checkpoints.caught_up else 0.05) is not None:
+        # A record ends the wait, so a new live version is seen at once; the bound lets the engine be asked in between.
+        self._checkpoints.poll(min(max(self._next_poll - time.monotonic(), 0.01), 0.2))
+        while self._checkpoints.poll(0.0) is not None:
             pass
         if time.monotonic() >= self._next_poll:
             self._ask_engine()
-        elif self._checkpoints.lineage is self.view.lineage:
-            self._checkpoints.poll(min(0.2, max(0.0, self._next_poll - time.monotonic())))
         self._set_view(replace(self.view, lineage=self._checkpoints.lineage, caught_up=self._checkpoints.caught_up))
 
     def _ask_engine(self) -> None:
         try:
-            state = self._engine.state()
+            state, away = self._engine.state(), None
         except EngineUnavailableError as error:
-            if self.view.engine is not None:
-                log.warning("the engine is away: %s", error)
-            state = None
+            state, away = None, str(error)
+        if away != self._away:
+            log.warning("the engine is away: %s", away) if away else log.info("the engine answers")
+        self._away = away
         self._next_poll = time.monotonic() + self._settings.engine_poll_s
         self._set_view(replace(self.view, engine=state))
 
@@ -140,6 +141,8 @@ class Reloader:
 def main(settings: ReloaderSettings) -> None:
     """Run until SIGTERM or SIGINT. A load balancer sends requests to the engine while this role's /readyz says 200."""
     setup_logging("reloader")
+    if not settings.engine.reload_token.get_secret_value():
+        raise SettingsError("engine.reload_token is empty: give the engine and its reloader the same one")
     topics.require(kafka.admin(settings.kafka), settings.prefix, settings.kafka)
     root = settings.cache_dir or settings.state_dir / "reloader"
     objects = ObjectStore(settings.objects)
