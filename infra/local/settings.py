@@ -9,11 +9,11 @@ from .services import EngineSpec
 
 
 class UpSettings(RoleSettings):
-    """Of `leyden up`, `down` and `status`. Addresses of services that run already are set where every role reads them."""
+    """Of `leyden up`. Services that run already are named by the settings that every role has."""
 
     model: str = "smollm2"
     """What vLLM serves and the learner trains: smollm2, tiny, or the folder of a model."""
-    roles: list[str] = ["gateway", "assemble", "group", "learner", "promoter", "reloader"]
+    roles: tuple[str, ...] = ("gateway", "assemble", "group", "learner", "promoter", "reloader")
     """Roles that run; a runner is added where LEYDEN_AGENT names an agent."""
     agent: str = ""
     """The agent of the runners: MODULE:NAME or FILE.py:NAME."""
