@@ -7,11 +7,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from ..avro.errors import LeydenError
 
-AgentFunction = Callable[..., float | None | Awaitable[float | None]]
+AgentFunction = Callable[..., float | Awaitable[float | None] | None]
 # A script is imported under this name, so that its `if __name__ == "__main__"` part does not run in the runner.
 SCRIPT_MODULE = "__leyden_agent__"
 
@@ -23,17 +23,15 @@ class AgentError(LeydenError):
 def rollout(function: AgentFunction) -> AgentFunction:
     """Mark `def agent(task, llm) -> float | None` (or async) as an agent; it stays an ordinary function.
 
-    `task` is one item of the dataset (JSON values), `llm` an LLM. The number returned is the rollout's reward; None: the
-    rewards were emitted, or come later. An exception is a failed attempt, never a reward of 0. Raises AgentError at once
-    for a function that does not take these two.
+    `task` is one item of the dataset (JSON values), `llm` an LLM. The number returned is the rollout's reward; None:
+    the rewards were emitted, or come later. An exception is a failed attempt, never a reward of 0. Raises AgentError at
+    once for a function that does not take these two.
     """
     try:
         inspect.signature(function).bind(None, None)
     except TypeError as error:
-        name = getattr(function, "__name__", function)
-        raise AgentError(
-            f"an agent takes (task, llm); {name}{inspect.signature(function)} does not: {error}"
-        ) from error
+        shown = f"{getattr(function, '__name__', function)}{inspect.signature(function)}"
+        raise AgentError(f"an agent takes (task, llm); {shown} does not: {error}") from error
     return function
 
 
@@ -61,7 +59,7 @@ def load(spec: str) -> AgentFunction:
         found = getattr(found, part, None)
     if not callable(found):
         raise AgentError(f"{where} has no function {name}")
-    return rollout(found)
+    return rollout(cast(AgentFunction, found))
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -1,6 +1,7 @@
 """emit: rewards and notes of the running rollout, sent through the gateway; agents hold no Kafka credentials."""
 
 import math
+import os
 import time
 import traceback
 import urllib.error
@@ -10,7 +11,7 @@ from typing import Any
 import orjson
 
 from ..avro.errors import LeydenError
-from .identity import Identity, NoRolloutError, current
+from .identity import API_KEY, GATEWAY, Identity, NoRolloutError, current
 
 KINDS = ("reward", "message", "object", "annotation", "exception")
 # How often a gateway that is away or full is asked again; it says 503 while its disk spool is full.
@@ -39,10 +40,11 @@ def emit(
 ) -> None:
     """Put exactly one of `reward`, `message`, `object`, `annotation`, `exception` into the rollout's log.
 
-    Returns when Kafka has it. Works in the agent, its threads and its subprocesses; elsewhere (a user's verdict that comes
-    days later) name the `rollout_id`, with LEYDEN_GATEWAY_URL set. A reward with the `key` of an earlier one replaces it
-    (default: one a rollout, one a call where `call_id` is given); rewards of different keys add up. `token_span` is a
-    half-open range of the named call's completion tokens. Raises EmitError, NoRolloutError, or ValueError.
+    Returns when Kafka has it. Works in the agent, its threads and its subprocesses; elsewhere (a user's verdict that
+    comes days later) name the `rollout_id`, with LEYDEN_GATEWAY_URL set. A reward with the `key` of an earlier one
+    replaces it (default: one a rollout, which the agent's return value replaces, and one a call where `call_id` is
+    given); rewards of different keys add up. `token_span` is a half-open range of the named call's completion tokens.
+    Raises EmitError, NoRolloutError, or ValueError.
     """
     values = {
         "reward": reward,
@@ -115,10 +117,6 @@ def post(to: Identity, path: str, body: dict[str, Any], timeout_s: float) -> dic
 
 
 def _target(rollout_id: str | None, attempt: int | None) -> Identity:
-    import os
-
-    from .identity import API_KEY, GATEWAY
-
     own = current()
     if rollout_id is None:
         if own is None:

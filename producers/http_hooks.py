@@ -20,7 +20,7 @@ def _libraries() -> Iterator[ModuleType]:
 
 
 def wrap_clients(before: BeforeSend | None = None, after: AfterSend | None = None) -> None:
-    """Run `before` and `after` around every send of this process from now on, sync and async, whoever makes the client."""
+    """Run `before` and `after` around every send of this process from now on, sync and async, of any client."""
     for library in _libraries():
         _wrap(library, before, after)
 

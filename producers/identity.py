@@ -1,4 +1,4 @@
-"""Which rollout this process works for: told by the runner through the environment, so threads and subprocesses know."""
+"""Which rollout this process works for: the environment says it, so that threads and subprocesses know."""
 
 import os
 from collections.abc import Mapping

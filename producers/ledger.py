@@ -1,4 +1,4 @@
-"""The ledger: one line a response that the agent's process received whole, for `leyden audit` to hold against the log."""
+"""The ledger: a line for each response that an agent received whole; `leyden audit` holds it against the log."""
 
 import os
 import re

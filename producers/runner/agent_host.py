@@ -1,5 +1,6 @@
-"""The agent host: a single-threaded process without Kafka that imports the agent once and forks one process a rollout."""
+"""The agent host: single-threaded, without Kafka; imports the agent once and forks one process a rollout."""
 
+import math
 import os
 import selectors
 import signal
@@ -91,17 +92,16 @@ class AgentHost:
         self._running[pid] = Running(start.key, pid, read_fd, time.monotonic() + start.timeout_s)
 
     def _until_deadline(self) -> float | None:
-        """Seconds; None where nothing runs."""
-        if not self._running:
-            return None
-        return max(0.0, min(r.deadline for r in self._running.values()) - time.monotonic())
+        """Seconds; None where no deadline is open."""
+        deadline = min((r.deadline for r in self._running.values()), default=math.inf)
+        return None if deadline == math.inf else max(0.0, deadline - time.monotonic())
 
     def _kill_overdue(self) -> None:
         now = time.monotonic()
         for running in self._running.values():
             if now >= running.deadline:
                 running.ended_by = running.ended_by or "timeout"
-                running.deadline = float("inf")
+                running.deadline = math.inf
                 kill_group(running.pid)
 
     def _reap(self) -> None:

@@ -2,7 +2,8 @@
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from ...avro import DecodeError, decode_head
+from ...avro import decode_head
+from ...avro.errors import DecodeError
 from ...infra import kafka, topics
 from ...infra.kafka import KafkaUnavailableError
 from ...infra.settings import KafkaSettings

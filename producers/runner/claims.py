@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from ...avro import EventHead, RolloutEnded, RolloutStarted, Task
 
+LOST = "the runner was lost"
+"""Error text of an attempt that a later runner ended."""
+
 
 @dataclass(slots=True)
 class Claim:
@@ -63,8 +66,8 @@ class ClaimLog:
 def decide(task: Task, claims: Mapping[int, Claim], max_redeliveries: int) -> Decision:
     """What a runner does with a task, given what the log says of its rollout.
 
-    Attempts that failed count against the task's `max_attempts`; those whose runner was lost or told to stop do not, but
-    past `max_redeliveries` lost ones the rollout is given up: it may be what takes the runners down.
+    Attempts that failed count against the task's `max_attempts`; those whose runner was lost or told to stop do not,
+    but past `max_redeliveries` lost ones the rollout is given up: it may be what takes the runners down.
     """
     if any(c.end is not None and not c.end.will_retry for c in claims.values()):
         return Done()
@@ -76,6 +79,3 @@ def decide(task: Task, claims: Mapping[int, Claim], max_redeliveries: int) -> De
         1 for c in claims.values() if c.end is not None and c.end.status != "cancelled" and c.end.error != LOST
     )
     return Begin(max([task.attempt - 1, *claims]) + 1, lost, n_failures)
-
-
-LOST = "the runner was lost"

@@ -1,5 +1,6 @@
 """The runner's side of the agent host: start it, have it run agents, notice its end."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -41,8 +42,14 @@ class HostClient:
         self._waiting: dict[str, Future[Outcome]] = {}
         self._lost = False
         self._unpacker = Unpacker()
-        self._await_import(agent, import_timeout_s)
-        threading.Thread(target=self._read, name="agent-host", daemon=True).start()
+        try:
+            self._await_import(agent, import_timeout_s)
+        except AgentError:
+            self._connection.close()
+            self._process.wait(10)
+            raise
+        self._reader = threading.Thread(target=self._read, name="agent-host", daemon=True)
+        self._reader.start()
 
     @property
     def alive(self) -> bool:
@@ -67,8 +74,11 @@ class HostClient:
 
     def close(self) -> None:
         """End the host and whatever still runs."""
-        self._connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # the host may have closed its end
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._process.wait(10)
+        self._reader.join()
+        self._connection.close()
 
     def _await_import(self, agent: str, timeout_s: float) -> None:
         self._connection.settimeout(timeout_s)
@@ -83,7 +93,6 @@ class HostClient:
             self._connection.settimeout(None)
         ready = messages[0] if messages else Ready("its process ended")
         if not isinstance(ready, Ready) or ready.error is not None:
-            self._process.wait(10)
             reason = ready.error if isinstance(ready, Ready) else ready
             raise AgentError(f"the agent {agent} cannot be imported: {reason}")
 

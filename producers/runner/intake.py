@@ -7,9 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
+import orjson
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from ...avro import DecodeError, Task, decode
+from ...avro import Task, decode
+from ...avro.errors import DecodeError
 from ...infra import deadletters, kafka, topics
 from ...infra.kafka import KafkaUnavailableError
 from .claim_reader import read_claims
@@ -75,11 +77,13 @@ class Intake:
 
     def close(self) -> None:
         """Stop the rollouts, within the grace, and leave the group."""
-        self._runner.stop(self._settings.shutdown_grace_s if self._healthy() else 0.0)
-        wait([item.future for item in self._in_flight], REVOKE_WAIT_S)
-        self._collect()
-        self._consumer.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        try:
+            self._runner.stop(self._settings.shutdown_grace_s if self._healthy() else 0.0)
+            wait([item.future for item in self._in_flight], REVOKE_WAIT_S)
+            self._collect()
+        finally:
+            self._consumer.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _take(self, message: Message) -> None:
         error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
@@ -92,7 +96,8 @@ class Intake:
         tracker.take(offset)
         try:
             task = decode(_bytes(message.value()), Task)
-        except DecodeError as reason:
+            orjson.loads(task.payload)
+        except (DecodeError, orjson.JSONDecodeError) as reason:
             self._put_aside(message, str(reason))
             tracker.done(offset)
             return
@@ -114,18 +119,9 @@ class Intake:
 
     def _put_aside(self, message: Message, reason: str) -> None:
         partition, offset = message.partition() or 0, message.offset() or 0
-        letter = deadletters.dead_letter(
-            "runner",
-            "undecodable",
-            reason,
-            self._topic,
-            partition,
-            offset,
-            _bytes(message.key()),
-            _bytes(message.value()),
-        )
-        producer = kafka.producer(self._settings.kafka)
-        deadletters.send(letter, producer, self._settings.prefix)
+        key, value = _bytes(message.key()), _bytes(message.value())
+        letter = deadletters.dead_letter("runner", "undecodable", reason, self._topic, partition, offset, key, value)
+        deadletters.send(letter, kafka.producer(self._settings.kafka), self._settings.prefix)
 
     def _collect(self) -> None:
         """Mark what is finished and commit what can be. Raises what a rollout raised."""

@@ -12,7 +12,7 @@ from ..emit import EmitError, post
 from ..identity import RESOURCES, Identity, rollout_base_url
 from ..publisher import Place, Publisher
 from .claims import LOST, Begin, Decision, Done, GiveUp
-from .host_client import HostClient
+from .host_client import HostClient, HostLostError
 from .metrics import ATTEMPTS_TOTAL, ROLLOUT_SECONDS, SLOTS_BUSY
 from .settings import RunnerSettings
 from .wire import Outcome, Start
@@ -35,7 +35,7 @@ class RolloutRunner:
         """True: the rollout has its final end in Kafka. False: it was cancelled and must be delivered again.
 
         The order that makes it safe: RolloutStarted is acknowledged before the agent begins; the gateway says that all
-        calls are in Kafka before the reward and the end are written; the task's offset moves after the end is acknowledged.
+        calls are in Kafka before the reward and the end are written; the offset moves after the end is acknowledged.
         """
         with SLOTS_BUSY.track_inprogress(), ROLLOUT_SECONDS.time():
             if isinstance(decision, Done):
@@ -47,7 +47,11 @@ class RolloutRunner:
                 return True
             for claim in decision.lost:
                 self._end(task, claim.attempt, claim.claim_id, Outcome("", "failed", error=LOST), True)
-            return self._attempts(task, decision)
+            try:
+                return self._attempts(task, decision)
+            except HostLostError:
+                # The attempt stays without an end; whoever gets the task again ends it and begins the next.
+                return False
 
     def stop(self, grace_s: float) -> None:
         """Let what runs go on for `grace_s`, then cancel it."""
@@ -104,10 +108,8 @@ class RolloutRunner:
         key = f"{task.rollout_id}/{attempt}"
         self._current[task.rollout_id] = key
         try:
-            payload = orjson.loads(task.payload)
-            return self._host.run(
-                Start(key, payload, env, base_url, api_key, self._settings.engine.model, task.timeout_s)
-            )
+            payload, model = orjson.loads(task.payload), self._settings.engine.model
+            return self._host.run(Start(key, payload, env, base_url, api_key, model, task.timeout_s))
         finally:
             del self._current[task.rollout_id]
 

@@ -17,7 +17,7 @@ class RunnerSettings(RoleSettings):
     api_key: SecretStr = SecretStr("leyden")
     """What agents get as OPENAI_API_KEY."""
     settle_timeout_s: float = 30.0
-    """How long the gateway may take to say that all calls of an attempt are in Kafka; past it, their number is unknown."""
+    """How long the gateway may take to say that an attempt's calls are in Kafka; past it, their number is unknown."""
     shutdown_grace_s: float = 20.0
     """On SIGTERM, how long running rollouts may go on; then they are cancelled and run again elsewhere."""
     max_redeliveries: int = 3

@@ -1,0 +1,1 @@
+"""Training from a script: rounds of tasks out, trajectories and new versions awaited."""
