@@ -200,6 +200,7 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     grace_s: Annotated[float, typer.Option(help="What is younger than this may be under way.")] = 60.0,
+    settled: Annotated[bool, typer.Option("--settled", help="Nothing runs: what is pending is a finding too.")] = False,
     config: Config = None,
 ) -> None:
     """Hold ledgers, topics and manifests against each other; exit code 1 on a finding."""
@@ -208,7 +209,24 @@ def audit(
 
     report = run(_load(RoleSettings, config), ledger or (), grace_s)
     typer.echo(report.to_json().decode() if as_json else "\n".join(report.lines()))
-    raise typer.Exit(0 if report.clean else 1)
+    raise typer.Exit(0 if (report.settled() if settled else report.clean) else 1)
+
+
+@app.command()
+def dead_letters(
+    resend: Annotated[list[int] | None, typer.Option("--resend", help="Send this letter's record again.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Only letters for this reason.")] = None,
+    role: Annotated[str | None, typer.Option("--role", help="Only letters of this role.")] = None,
+    config: Config = None,
+) -> None:
+    """List the records that could not be processed, or send some of them to their topic again."""
+    from .infra.settings import RoleSettings
+    from .stream import dead_letters as letters
+
+    settings = _load(RoleSettings, config)
+    rows = letters.resend(settings, resend) if resend else letters.read(settings, reason, role)
+    for line in letters.lines(rows):
+        typer.echo(line)
 
 
 @app.command()
