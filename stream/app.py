@@ -1,0 +1,76 @@
+"""The composition root of the stream roles: one Faust app a stage, both on the same operator."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..infra import kafka, topics
+from ..infra.logs import setup_logging
+from ..infra.objects import ObjectStore
+from ..infra.schema_exchange import learning_store
+from .assemble_stage import AssembleStage
+from .assembly import Limits
+from .group_stage import GroupStage
+from .settings import StreamSettings
+from .worker import StageSpec, run
+
+
+def assemble(settings: StreamSettings) -> None:
+    """Run an assembler: events to trajectories. Returns when told to stop; exits non-zero after a crash or a stall."""
+    objects = ObjectStore(settings.objects)
+    limits = Limits(
+        idle_ms=int(settings.idle_timeout_s * 1000),
+        absolute_ms=int(settings.absolute_timeout_s * 1000),
+        grace_ms=int(settings.close_grace_s * 1000),
+    )
+    spec = StageSpec(
+        role="assemble",
+        stage=AssembleStage(limits, learning_store(objects)),
+        source=settings.prefix + topics.EVENTS,
+        output=settings.prefix + topics.TRAJECTORIES,
+        table="rollouts",
+    )
+    _start(spec, settings, objects)
+
+
+def group(settings: StreamSettings) -> None:
+    """Run a grouper: trajectories to batches. Returns when told to stop; exits non-zero after a crash or a stall."""
+    objects = ObjectStore(settings.objects)
+    stage = GroupStage(
+        int(settings.group_timeout_s * 1000), settings.min_group, settings.train_on_serve, learning_store(objects)
+    )
+    spec = StageSpec(
+        role="group",
+        stage=stage,
+        source=settings.prefix + topics.TRAJECTORIES,
+        output=settings.prefix + topics.BATCHES,
+        table="groups",
+    )
+    _start(spec, settings, objects)
+
+
+def _start(spec: StageSpec, settings: StreamSettings, objects: ObjectStore) -> None:
+    setup_logging(spec.role)
+    topics.require(kafka.admin(settings.kafka), settings.prefix, settings.kafka)
+    datadir = own_datadir(settings.state_dir / spec.role)
+    try:
+        run(spec, settings, objects, datadir)
+    finally:
+        shutil.rmtree(datadir, ignore_errors=True)
+
+
+def own_datadir(folder: Path) -> Path:
+    """A folder for this process's table files; those of processes that are gone are removed: the changelog has all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in _left_behind(folder):
+        shutil.rmtree(old, ignore_errors=True)
+    mine = folder / f"{os.getpid()}"
+    mine.mkdir(exist_ok=True)
+    return mine
+
+
+def _left_behind(folder: Path) -> Iterable[Path]:
+    for path in folder.iterdir():
+        if path.name.isdigit() and (int(path.name) == os.getpid() or not Path(f"/proc/{path.name}").exists()):
+            yield path
