@@ -35,7 +35,7 @@ def examine(state_dir: Path) -> Iterator[Finding]:
     """Look at the machine; nothing is fetched."""
     yield _python()
     yield _java()
-    yield _tool("maven", "mvn", ["-v"], f"kafka-{fetch.KAFKA_VERSION}", "apt-get install maven (it fetches Kafka)")
+    yield _tool("maven", "mvn", ["-v"], fetch.kafka_folder(), "apt-get install maven (it fetches Kafka)")
     yield _tool("go", "go", ["version"], f"minio-{fetch.MINIO_VERSION}", "apt-get install golang (it builds MinIO)")
     yield _tool("uv", "uv", ["--version"], "", "pip install uv (or make, which fetches it)")
     yield _memory(psutil.virtual_memory().available)

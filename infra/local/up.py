@@ -71,7 +71,7 @@ def endpoints(env: Mapping[str, str]) -> dict[str, str]:
     return {name: env[key] for name, key in where.items() if key in env}
 
 
-def down(state_dir: Path, say: Say = say_on_stderr) -> bool:
+def down(state_dir: Path, say: Say = say_on_stderr, grace_s: float = 10.0) -> bool:
     """End the stack of `state_dir`, also one whose supervisor was killed. False where there was none."""
     found = state.read(state_dir)
     if found is None:
@@ -82,7 +82,7 @@ def down(state_dir: Path, say: Say = say_on_stderr) -> bool:
         psutil.wait_procs([psutil.Process(found.supervisor.pid)] if found.running else [], timeout=DOWN_TIMEOUT_S)
     # The supervisor may have restarted something since the file was read.
     latest = state.read(state_dir) or found
-    for killed in end_sessions([*found.sessions, *latest.sessions], grace_s=10.0):
+    for killed in end_sessions([*found.sessions, *latest.sessions], grace_s):
         say(f"had to kill {killed}")
     if found.running:
         raise StackError(f"the supervisor (pid {found.supervisor.pid}) does not end")
