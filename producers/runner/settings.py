@@ -12,7 +12,7 @@ class RunnerSettings(RoleSettings):
     """The agent: MODULE:NAME or FILE.py:NAME of a function `agent(task, llm)`."""
     slots: int = Field(16, ge=1)
     """Rollouts that run at a time, one process each."""
-    gateway_url: str = "http://127.0.0.1:8080"
+    gateway_url: str = "http://127.0.0.1:8010"
     """Where the gateway listens, for the runner and for the agents."""
     api_key: SecretStr = SecretStr("leyden")
     """What agents get as OPENAI_API_KEY."""

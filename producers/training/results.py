@@ -81,7 +81,7 @@ class FitResult:
 class Progress:
     """Told to `Trainer(on_progress=…)` whenever something moved."""
 
-    phase: str  # start | rollouts | training | validation
+    phase: str  # rollouts | training | served | validation
     step: int
     n_steps: int
     done: int

@@ -157,7 +157,8 @@ import sys
 from leyden.producers.runner.host_client import HostClient
 from leyden.producers.runner.wire import Start
 url = "http://127.0.0.1:9/rollout/r/attempt/1/v1"
-HostClient(sys.argv[1], "http://127.0.0.1:9", "k", 60.0).run(Start("r/1", {"file": sys.argv[2]}, {}, url, "k", "m", 60.0))
+client = HostClient(sys.argv[1], "http://127.0.0.1:9", "k", 60.0)
+client.run(Start("r/1", {"file": sys.argv[2]}, {}, url, "k", "m", 60.0))
 """
 
 
