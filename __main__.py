@@ -121,6 +121,18 @@ def env(config: Config = None) -> None:
 
 
 @app.command()
+def fetch(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="java, kafka, minio, tiny, smollm2; none: all but smollm2.")
+    ] = None,
+) -> None:
+    """Fetch or build what the local stack needs, once, into the cache."""
+    from .infra.local.fetch import fetch as run
+
+    run(names or ())
+
+
+@app.command()
 def doctor(config: Config = None) -> None:
     """Check what this machine has of what the stack needs; exit code 1 where something is missing."""
     from .infra.local.doctor import doctor as run

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .cache import FetchError, Say, built, run_shown, say_on_stderr
@@ -100,3 +101,23 @@ def java_version(binary: Path) -> int | None:
         return None
     found = re.search(r'version "(\d+)', said)
     return int(found.group(1)) if found else None
+
+
+def fetch(names: Sequence[str], say: Say = say_on_stderr) -> None:
+    """Everything that `names` says; without names, what Kafka and MinIO need and the model of the tests.
+
+    Raises FetchError, also for a name that there is not.
+    """
+    from .models import smollm2_model, tiny_model
+
+    known: dict[str, Callable[[Say], object]] = {
+        "java": java,
+        "kafka": kafka_jars,
+        "minio": minio_binary,
+        "tiny": tiny_model,
+        "smollm2": smollm2_model,
+    }
+    for name in names or ("java", "kafka", "minio", "tiny"):
+        if name not in known:
+            raise FetchError(f"nothing named {name!r} to fetch; one of {', '.join(known)}")
+        known[name](say)
