@@ -148,7 +148,8 @@ def minio_process(data: Path, port: int, objects: ObjectSettings, say: Say) -> P
         "minio",
         (
             *(str(minio_binary(say)), "server", str(data), "--address", f"127.0.0.1:{port}"),
-            *("--console-address", "127.0.0.1:0", "--quiet"),
+            # --no-compat: no MD5 of each object as its ETag, which nobody here reads: writes 2.5 times faster.
+            *("--console-address", "127.0.0.1:0", "--quiet", "--no-compat"),
         ),
         env={
             "MINIO_ROOT_USER": objects.access_key,

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-
 from leyden.avro import Checkpoint
 from leyden.infra.lineage import Lineage, fold, key_of
 

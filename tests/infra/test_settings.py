@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from leyden.infra.errors import SettingsError
 from leyden.infra.settings import RoleSettings
 
