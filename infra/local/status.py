@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from . import state
 from .supervisor import Phase
 
 Say = Callable[[str], None]
+_LAG = re.compile(r"^leyden_\w+_lag_records\S* (\S+)$", re.MULTILINE)
 
 
 def status(state_dir: Path, say: Say) -> bool:
@@ -33,7 +35,7 @@ def status(state_dir: Path, say: Say) -> bool:
     settings = RoleSettings.load()
     for line in _process_lines(found):
         say(line)
-    for line in (*_version_lines(settings), *_lag_lines(settings)):
+    for line in (*_version_lines(settings), *_position_lines(found), *_lag_lines(settings)):
         say(line)
     return found.running and all(process["phase"] == Phase.READY for process in found.processes)
 
@@ -78,8 +80,22 @@ def _version_lines(settings: RoleSettings) -> Iterator[str]:
     yield f"policy       {settings.policy}: live {live}, newest {newest}, rolled back {sorted(lineage.rolled_back)}"
 
 
+def _position_lines(found: state.StackState) -> Iterator[str]:
+    """Records behind the end by read position, of the roles that say it themselves."""
+    for process in found.processes:
+        if not process["url"] or process["is_service"]:
+            continue
+        try:
+            with urllib.request.urlopen(f"{process['url']}/metrics", timeout=3.0) as response:
+                lags = _LAG.findall(response.read().decode())
+        except OSError:
+            continue  # its line above says that it does not answer
+        if lags:
+            yield f"read         {process['name']}: {sum(float(lag) for lag in lags):.0f} behind"
+
+
 def _lag_lines(settings: RoleSettings) -> Iterator[str]:
-    """Records behind the end by committed offset; of assemble and group this counts what a restart would read again."""
+    """Records behind the end by committed offset: at assemble and group what a restart would read again."""
     admin = kafka.admin(settings.kafka)
     try:
         listed = admin.list_consumer_groups(request_timeout=5.0).result().valid or []
