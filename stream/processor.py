@@ -115,7 +115,8 @@ class Processor(Generic[S]):
         self._objects = objects
         self.metrics = metrics
         self._crash = crash
-        self._max_replay = max_replay
+        # The other half is for what is taken and not committed yet: chunks that settle, and a second's commits.
+        self._max_replay = max_replay // 2
         self._recent = recent
         self._cache = PayloadCache(cache_bytes)
         self._owned: dict[int, Owned[S]] = {}
