@@ -48,16 +48,16 @@ def _process_lines(found: state.StackState) -> Iterator[str]:
         phase = process["phase"] if alive or not identity else "gone"
         pid = identity.pid if identity and alive else "-"
         up_s = f"{time.time() - identity.started:.0f} s" if identity and alive else "-"
-        mib = f"{_resident_mib(identity.pid):.0f}" if identity and alive else "-"
+        mib = f"{_memory_mib(identity.pid):.0f}" if identity and alive else "-"
         line = f"{process['name']:12} {phase:12} {pid!s:>7} {up_s:>8} {mib:>6} {process['restarts']:>8}  "
         yield line + (process["url"] or "") + (f"  {process['reason']}" if process["reason"] else "")
 
 
-def _resident_mib(pid: int) -> float:
-    """Of the process and all that it started."""
+def _memory_mib(pid: int) -> float:
+    """Of the process and all that it started; what they share counts once."""
     try:
         leader = psutil.Process(pid)
-        return sum(p.memory_info().rss for p in [leader, *leader.children(recursive=True)]) / (1 << 20)
+        return sum(p.memory_full_info().pss for p in [leader, *leader.children(recursive=True)]) / (1 << 20)
     except psutil.NoSuchProcess:
         return 0.0
 
