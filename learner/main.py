@@ -1,4 +1,7 @@
-"""Role `learner`: everything is made here; also one of the processes that `accelerate launch` starts."""
+"""Role `learner`: everything is made here; also one of the processes that `accelerate launch` starts.
+
+`accelerate launch --multi_gpu --num_processes N -m leyden learner` is right without a GPU as well (gloo).
+"""
 
 import logging
 from datetime import timedelta

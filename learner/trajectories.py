@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterable
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from ..avro import Trajectory, decode
 from ..avro.schemas import SchemaStore
@@ -29,48 +29,61 @@ class TrajectoryReader:
         self._topic = settings.prefix + topics.TRAJECTORIES
         self._objects, self._schemas = objects, schemas
         # Where the topic no longer has an offset, the error must come to us: any other record would be a wrong one.
-        self._consumer = kafka.consumer(
-            settings.kafka, f"{settings.prefix}learner-trajectories", **{"auto.offset.reset": "error"}
-        )
+        # Waiting briefly for data is cheap, since nothing is assigned between two calls; the default holds up a seek.
+        config = {"auto.offset.reset": "error", "fetch.wait.max.ms": 20}
+        self._consumer = kafka.consumer(settings.kafka, f"{settings.prefix}learner-trajectories", **config)
 
     def fetch(self, places: Iterable[Place], timeout_s: float = 120.0) -> dict[Place, Trajectory]:
         """What lies at `places`, whole; places that hold nothing readable any more are missing in the answer.
 
-        Raises KafkaUnavailableError after `timeout_s`, ObjectStoreError where a parked payload cannot be had.
+        All partitions are read side by side, each in one go but for wide gaps. Raises KafkaUnavailableError after
+        `timeout_s`, ObjectStoreError where a parked payload cannot be had.
         """
         by_partition: dict[int, list[int]] = {}
         for partition, offset in sorted(set(places)):
             by_partition.setdefault(partition, []).append(offset)
-        deadline = time.monotonic() + timeout_s
+        waiting = {partition: _runs(offsets) for partition, offsets in by_partition.items()}
         found: dict[Place, Trajectory] = {}
-        for partition, offsets in by_partition.items():
-            for run in _runs(offsets):
-                found |= self._read(partition, run, deadline)
+        deadline = time.monotonic() + timeout_s
+        self._consumer.assign([self._at(p, runs[0][0]) for p, runs in waiting.items()])
+        try:
+            while waiting:
+                if time.monotonic() > deadline:
+                    raise kafka.KafkaUnavailableError(f"topic {self._topic}: no records {waiting} in {timeout_s} s")
+                if (message := self._consumer.poll(1.0)) is not None:
+                    self._take(message, waiting, found)
+        finally:
+            self._consumer.unassign()
         return found
 
-    def _read(self, partition: int, offsets: list[int], deadline: float) -> dict[Place, Trajectory]:
-        """One seek, then on to the last of `offsets`."""
-        self._consumer.assign([TopicPartition(self._topic, partition, offsets[0])])
-        wanted, found = set(offsets), {}
-        while wanted:
-            message = self._consumer.poll(1.0)
-            if message is None:
-                if time.monotonic() > deadline:
-                    raise kafka.KafkaUnavailableError(f"topic {self._topic}[{partition}]: no record {min(wanted)}")
-                continue
-            if (error := message.error()) is not None:
-                if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                    log.error("topic %s[%d] no longer has offset %d", self._topic, partition, offsets[0])
-                    return found
+    def _at(self, partition: int, offset: int) -> TopicPartition:
+        return TopicPartition(self._topic, partition, offset)
+
+    def _take(self, message: Message, waiting: dict[int, list[list[int]]], found: dict[Place, Trajectory]) -> None:
+        """One answer of Kafka. `waiting`: the runs of offsets still wanted, a partition."""
+        partition, offset = message.partition() or 0, message.offset() or 0
+        if partition not in waiting:
+            return
+        runs = waiting[partition]
+        if (error := message.error()) is not None:
+            if error.code() not in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                 log.warning("topic %s[%d]: %s", self._topic, partition, error.str())
-                continue
-            offset = message.offset() or 0
-            if offset in wanted:
-                wanted.discard(offset)
-                if (trajectory := self._decoded(partition, offset, message.value() or b"")) is not None:
-                    found[partition, offset] = trajectory
-            wanted = {o for o in wanted if o > offset}
-        return found
+                return
+            log.error("topic %s[%d] no longer has the offsets %s", self._topic, partition, runs[0])
+            runs.pop(0)
+        else:
+            if offset in runs[0] and (read := self._decoded(partition, offset, message.value() or b"")) is not None:
+                found[partition, offset] = read
+            # A missing offset is passed when a later one comes.
+            runs[0] = [wanted for wanted in runs[0] if wanted > offset]
+            if runs[0]:
+                return
+            runs.pop(0)
+        if runs:
+            self._consumer.seek(self._at(partition, runs[0][0]))
+        else:
+            del waiting[partition]
+            self._consumer.incremental_unassign([self._at(partition, 0)])
 
     def _decoded(self, partition: int, offset: int, value: bytes) -> Trajectory | None:
         try:
