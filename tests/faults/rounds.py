@@ -20,8 +20,6 @@ from .load import AGENT, OpenRollout, Progress, publish, tasks
 
 FAULTS = ("gateway", "runner", "assemble", "learner", "reloader", "engine", "kafka", "group", "promoter")
 READY_S = 120.0
-# What the last step did not take: groups in which all did alike wait for the next one's manifest.
-AT_REST = ("not_consumed",)
 
 
 def stack_spec(folder: Path, model: Path, max_replay_events: int) -> StackSpec:
@@ -129,7 +127,7 @@ class Bench:
         deadline = time.monotonic() + timeout_s
         while True:
             report = audit(self.stack.settings, [self.ledger], grace_s=10.0)
-            if report.settled(AT_REST) or time.monotonic() > deadline:
+            if report.settled(()) or time.monotonic() > deadline:
                 return report
             time.sleep(1.0)
 

@@ -17,7 +17,7 @@ VERSIONS_LATE = 3
 
 
 class Waves:
-    """Unrewarded groups, a few at a time; each is rewarded three versions after its calls, and so makes the next one."""
+    """Unrewarded groups, a few at a time, each rewarded three versions after its calls: that makes the next version."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
