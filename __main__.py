@@ -263,6 +263,21 @@ def config(
     typer.echo(_load(getattr(import_module(module, __package__), name), config).model_dump_json(indent=2))
 
 
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(help="Of the problems and of the learner.")] = 0,
+    updates: Annotated[
+        int | None, typer.Option(help="Updates at most; default: as many as the bars were set for.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where report, plot, logs and data go.")] = Path(".leyden/demo"),
+) -> None:
+    """Let a small model learn to use a calculator on this machine; exit code 1 where a bar is missed."""
+    from .producers.demo.main import N_UPDATES
+    from .producers.demo.main import run as play
+
+    raise typer.Exit(0 if play(seed, folder, updates or N_UPDATES) else 1)
+
+
 def main() -> None:
     """Run the command; errors that Leyden raises on purpose are one message and exit code 2."""
     try:

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
@@ -46,6 +47,21 @@ def spec_of(agent: AgentFunction) -> str:
             raise AgentError(f"{name} was typed into a shell: put it into a file, the runners import it from there")
         return f"{Path(file).resolve()}:{name}"
     return f"{module.__name__}:{name}"
+
+
+def import_root(agent: AgentFunction) -> Path | None:
+    """The folder from which another process can import the agent's module; None where it is installed."""
+    module = sys.modules[agent.__module__]
+    file, depth = getattr(module, "__file__", None), module.__name__.count(".")
+    if file is None or module.__name__ == "__main__":
+        return None
+    path = Path(file).resolve()
+    root = path.parents[depth + 1 if path.name == "__init__.py" else depth]
+    installed = [Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")]
+    # An editable install of a package that is mapped to another folder has no such root.
+    found = root.joinpath(*module.__name__.split("."))
+    is_there = found.with_suffix(".py").is_file() or found.joinpath("__init__.py").is_file()
+    return root if is_there and root not in installed else None
 
 
 def load(spec: str) -> AgentFunction:

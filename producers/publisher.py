@@ -50,6 +50,8 @@ class Publisher:
         left = self._producer.flush(timeout_s)
         self._closing.set()
         self._poller.join()
+        # The client ends with its last reference; until then it complains about a Kafka that is gone.
+        del self._producer
         if left:
             raise KafkaUnavailableError(f"{left} records were not acknowledged within {timeout_s} s")
 

@@ -1,5 +1,6 @@
 """Where a trainer finds its deployment: one that runs in the state folder already, or one that it starts."""
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from ...infra.local.stack import EngineSpec, RoleSpec, RunningStack, StackSpec, 
 from ...infra.settings import RoleSettings
 
 READY_TIMEOUT_S = 300.0
+MAX_RESTARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def open_deployment(wanted: Wanted, say: Say, closing: ExitStack) -> Deployment:
     found = state.read(wanted.state_dir)
     if found is None or not found.running:
         stack = closing.enter_context(start(_own_spec(wanted), say))
-        stack.wait_ready(timeout_s=READY_TIMEOUT_S)
+        _wait_ready(stack)
         return Deployment(stack.settings, stack.gateway_url, stack)
     say(f"using the stack that runs in {wanted.state_dir}")
     settings, gateway_url = settings_of(found.env), found.env["LEYDEN_GATEWAY_URL"]
@@ -61,8 +63,18 @@ def open_deployment(wanted: Wanted, say: Say, closing: ExitStack) -> Deployment:
         apply_topics=False,
     )
     stack = closing.enter_context(start(spec, say))
-    stack.wait_ready(timeout_s=READY_TIMEOUT_S)
+    _wait_ready(stack)
     return Deployment(settings, gateway_url, stack)
+
+
+def _wait_ready(stack: RunningStack) -> None:
+    """Until all is ready, or something has ended by itself as often as makes waiting useless."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while waiting := [status for status in stack.statuses() if status.reason is not None]:
+        failing = [status for status in waiting if status.restarts >= MAX_RESTARTS]
+        if failing or time.monotonic() > deadline:
+            stack.wait_ready((failing or waiting)[0].name, 0.0)
+        time.sleep(0.1)
 
 
 def settings_of(env: Mapping[str, str]) -> RoleSettings:

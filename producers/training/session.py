@@ -52,23 +52,32 @@ class Session:
         self._watch.close()
         self._publisher.close()
 
-    def fit(self, train: Items, n_steps: int, val: Items = (), val_every: int = 0) -> FitResult:
+    def fit(
+        self, train: Items, n_steps: int, val: Items = (), val_every: int = 0, max_s: float | None = None
+    ) -> FitResult:
         """`n_steps` rounds, each: sample groups, wait for their trajectories, wait until the update is served.
 
         So each rollout is sampled from the version that its update starts from. `val` is validated before, after, and
-        every `val_every` steps. Raises TrainingStalledError, NothingToTrainError.
+        every `val_every` steps. No round begins that would end later than `max_s` from now if it took as long as the
+        longest one so far. Raises TrainingStalledError, NothingToTrainError.
         """
         version = self.wait_until_served()
         validation = [(version, mean_reward(self.evaluate(val)))] if val else []
         steps: list[StepResult] = []
         items = endless(train, self._algorithm.seed)
+        began = time.monotonic()
         for step in range(1, n_steps + 1):
+            longest_s = max((s.rollouts_s + s.training_s for s in steps), default=0.0)
+            if max_s is not None and time.monotonic() - began + longest_s > max_s:
+                break
             steps.append(
                 self._step(step, n_steps, list(itertools.islice(items, self._algorithm.groups_per_step)), version)
             )
             version = steps[-1].version
-            if val and (step == n_steps or (val_every and step % val_every == 0)):
+            if val and val_every and step % val_every == 0:
                 validation.append((version, mean_reward(self.evaluate(val))))
+        if val and validation[-1][0] != version:
+            validation.append((version, mean_reward(self.evaluate(val))))
         return FitResult(steps, validation)
 
     def evaluate(self, items: Items) -> list[RolloutResult]:
@@ -124,16 +133,9 @@ class Session:
         return self._watch.wait([t.rollout_id for t in tasks], patience_s, progress)
 
     def _tell(
-        self,
-        phase: str,
-        step: int,
-        n_steps: int,
-        done: int,
-        total: int,
-        results: list[RolloutResult],
-        version: int = -1,
+        self, phase: str, step: int, n_steps: int, total: int, results: list[RolloutResult], version: int
     ) -> None:
-        self._on_progress(Progress(phase, step, n_steps, done, total, mean_reward(results), version))
+        self._on_progress(Progress(phase, step, n_steps, len(results), total, mean_reward(results), version))
 
 
 def require_trainable(results: Sequence[RolloutResult]) -> None:

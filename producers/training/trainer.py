@@ -1,5 +1,6 @@
 """Trainer: from a function and a list of tasks to a better model, on this machine."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,7 +9,7 @@ from rich.console import Console
 
 from ...infra.local.cache import Say, say_on_stderr
 from ...infra.local.stack import EngineSpec
-from ..agents import AgentFunction, rollout, spec_of
+from ..agents import AgentFunction, import_root, rollout, spec_of
 from ..prompts import PromptTemplate
 from .algorithm import LightningRL, algorithm_of, environment
 from .deployment import Wanted, open_deployment
@@ -19,6 +20,14 @@ from .tasks import Items
 
 def _silent(_progress: Progress) -> None:
     """For callers that asked for no progress."""
+
+
+def _runner_env(agent: AgentFunction, slots: int) -> dict[str, str]:
+    env = {"LEYDEN_AGENT": spec_of(rollout(agent)), "LEYDEN_SLOTS": str(slots)}
+    root = import_root(agent)
+    if root is not None:
+        env["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return env
 
 
 class Trainer:
@@ -83,7 +92,7 @@ class Trainer:
         wanted = Wanted(
             state_dir=self._state_dir,
             engine=self._engine or EngineSpec(self._model),
-            runner_env={"LEYDEN_AGENT": spec_of(rollout(agent)), "LEYDEN_SLOTS": str(self._slots), **self._env},
+            runner_env=_runner_env(agent, self._slots) | self._env,
             n_runners=self._n_runners,
             learner_env={"LEYDEN_MODEL": str(self._model), **environment(self._algorithm), **self._env}
             if train

@@ -34,7 +34,7 @@ class TrajectoryWatch:
     def wait(
         self, rollouts: Collection[str], timeout_s: float, progress: Callable[[list[RolloutResult]], None]
     ) -> list[RolloutResult]:
-        """The final results of `rollouts`, in their order. Raises TrainingStalledError when none came for `timeout_s`."""
+        """Final results in the order of `rollouts`. Raises TrainingStalledError when none came for `timeout_s`."""
         wanted, deadline = set(rollouts), time.monotonic() + timeout_s
         while not wanted <= self._final.keys():
             if self._read_some() & wanted:
