@@ -13,8 +13,8 @@ from .rounds import Bench, stack_spec
 
 @pytest.fixture(scope="session")
 def n_rollouts() -> int:
-    """Of a round; LEYDEN_FAULTS_ROLLOUTS."""
-    return int(os.environ.get("LEYDEN_FAULTS_ROLLOUTS", "160"))
+    """Of a round; LEYDEN_FAULT_ROLLOUTS."""
+    return int(os.environ.get("LEYDEN_FAULT_ROLLOUTS", "160"))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Every part killed in the middle of a load: nothing lost, nothing doubled, nothing trained twice, training goes on.
 
-`make faults` runs LEYDEN_FAULTS_ROUNDS=5 rounds of LEYDEN_FAULTS_ROLLOUTS=2000; without them it is one small round.
+`make faults` runs LEYDEN_FAULT_ROUNDS=5 rounds of LEYDEN_FAULT_ROLLOUTS=2000; without them it is one small round.
 """
 
 import os
@@ -10,8 +10,8 @@ import pytest
 from .rounds import FAULTS, Bench, Round
 
 pytestmark = [pytest.mark.faults, pytest.mark.kafka, pytest.mark.minio, pytest.mark.engine]
-N_ROUNDS = int(os.environ.get("LEYDEN_FAULTS_ROUNDS", "1"))
-ROUND_TIMEOUT_S = 3600 if "LEYDEN_FAULTS_ROLLOUTS" in os.environ else 300
+N_ROUNDS = int(os.environ.get("LEYDEN_FAULT_ROUNDS", "1"))
+ROUND_TIMEOUT_S = 3600 if "LEYDEN_FAULT_ROLLOUTS" in os.environ else 300
 
 
 @pytest.mark.timeout(ROUND_TIMEOUT_S)

@@ -11,7 +11,7 @@ from .load import GROUP_SIZE, publish, reward, tasks
 from .rounds import Bench
 
 pytestmark = [pytest.mark.faults, pytest.mark.kafka, pytest.mark.minio, pytest.mark.engine]
-N_WAVES = int(os.environ.get("LEYDEN_FAULTS_WAVES", "3"))
+N_WAVES = int(os.environ.get("LEYDEN_FAULT_WAVES", "3"))
 GROUPS_A_WAVE = 2
 VERSIONS_LATE = 3
 
