@@ -1,7 +1,9 @@
 """The audit's core: clean logs pass, and every way to lose, double or train again is found."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,3 +246,9 @@ def test_every_finding_has_a_meaning_and_reports_keep_few_examples() -> None:
     assert len(report.examples[Finding.CALL_LOST]) == 20
     assert b'"clean": false' in report.to_json()
     assert any("FINDING call_lost" in line for line in report.lines())
+
+
+def test_the_docs_list_every_finding_with_its_meaning() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    table = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.M))
+    assert table == {str(finding): meaning for finding, meaning in MEANING.items()}
