@@ -98,10 +98,9 @@ class LogConsumer(driver.Consumer):
         generation = self.app.consumer_generation_id
         records, active = await self._wait_next_records(self.ours.poll_s)
         await asyncio.sleep(0)
-        if not records or self.should_stop:
-            return
-        if not self.flow_active:
-            await self.perform_seek()
+        # Upstream seeks to the committed offsets when the flow stopped meanwhile, and crashes when the partitions are
+        # gone by then. What is dropped here is sought after the rebalance that stopped the flow, or by the processor.
+        if not records or self.should_stop or not self.flow_active:
             return
         for tp, batch in records.items():
             if active is not None and tp not in active and tp not in self._buffered_partitions:
@@ -115,7 +114,6 @@ class LogConsumer(driver.Consumer):
                 if not self.flow_active or self.app.consumer_generation_id != generation:
                     return
                 await self._deliver(tp, chunk)
-            self.app.monitor.track_tp_end_offset(tp, self.highwater(tp))
 
     async def _deliver(self, tp: TP, chunk: list[Any]) -> None:
         message = self._to_message(tp, chunk[-1])

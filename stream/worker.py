@@ -3,12 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import faust
 import uvloop
+from aiokafka.errors import KafkaError
+from faust.exceptions import ConsumerNotStarted
 from faust.types import TP
 
 from ..infra import kafka, topics
@@ -162,7 +165,13 @@ class StreamWorker:
         await self._claim(tp.partition)
         seek = await self.processor.chunk(tp.partition, records)
         if seek is not None:
-            await self.app.consumer.seek(tp, seek)
+            await self._seek(tp, seek)
+
+    async def _seek(self, tp: TP, offset: int) -> None:
+        try:
+            await self.app.consumer.seek(tp, offset)
+        except KafkaError as error:
+            log.warning("seek of %s/%d to %d failed, it is tried again: %r", tp.topic, tp.partition, offset, error)
 
     async def _claim(self, partition: int) -> None:
         """Own an assigned partition, from the committed offset on."""
@@ -171,7 +180,11 @@ class StreamWorker:
         async with self._claiming:
             tp = TP(self.spec.source, partition)
             generation = self.app.consumer_generation_id
-            start = await cast(LogConsumer, self.app.consumer).start_offset(tp)
+            try:
+                start = await cast(LogConsumer, self.app.consumer).start_offset(tp)
+            except KafkaError as error:
+                log.warning("no committed offset of %s/%d yet: %r", tp.topic, partition, error)
+                return
             current = generation == self.app.consumer_generation_id and tp in self.app.consumer.assignment()
             if current and not self.app.rebalancing and self.processor.position(partition) is None:
                 self.processor.own(partition, start)
@@ -190,14 +203,18 @@ class StreamWorker:
             ends = self.ends()
             self.processor.observe(ends)
             for partition, offset in self.processor.stalled(ends).items():
-                await self.app.consumer.seek(TP(self.spec.source, partition), offset)
+                await self._seek(TP(self.spec.source, partition), offset)
             await self.processor.expire(ends)
 
     def ends(self) -> dict[int, int]:
         """End of the log of each owned partition, as the last fetch said."""
-        consumer = self.app.consumer
-        known = {p: consumer.highwater(TP(self.spec.source, p)) for p in self.processor.owned()}
-        return {p: end for p, end in known.items() if end is not None}
+        known: dict[int, int] = {}
+        for partition in self.processor.owned():
+            # Another thread may lose the partition between the two lines.
+            with suppress(AssertionError, KafkaError):
+                end = self.app.consumer.highwater(TP(self.spec.source, partition))
+                known |= {partition: end} if end is not None else {}
+        return known
 
     # --- what the watchdog asks, from its thread ----------------------------------------------------------------------
 
@@ -211,7 +228,10 @@ class StreamWorker:
         """Of the source partitions assigned."""
         # Not `app.consumer`: that would make one in the watchdog's thread while the app starts.
         consumer = cast(Any, self.app)._consumer
-        assigned = consumer.assignment() if consumer is not None and consumer.started else set()
+        try:
+            assigned = consumer.assignment() if consumer is not None else set()
+        except ConsumerNotStarted:
+            assigned = set()
         return {
             (tp.topic, tp.partition): self.processor.position(tp.partition)
             for tp in assigned
