@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ...infra.manifest import BatchEntry
 from .facts import Outcome
 from .report import Finding, Report
-from .world import VersionSeen, World
+from .world import World
 
 Rollout = tuple[str, int, int]
 """(rollout_id, attempt, revision)."""
@@ -54,16 +54,14 @@ def account(
 
 def audit_ranges(world: World, report: Report) -> None:
     """Along a lineage no offset is consumed twice; `account` finds what none consumed."""
-    for version in world.versions.values():
-        before = [world.versions[a] for a in world.ancestors(version.version)[1:] if a in world.versions]
-        if version.offset_to < version.offset_from or any(_overlap(version, b) for b in before):
+    reached: dict[int, int] = {}  # version -> one behind the last offset that its lineage consumed
+    for version, seen in sorted(world.versions.items()):
+        before = reached.get(seen.parent, 0) if seen.parent is not None else 0
+        if not before <= seen.offset_from <= seen.offset_to:
             report.find(
                 Finding.RANGE_BROKEN,
-                f"version {version.version}: [{version.offset_from}, {version.offset_to}) after version "
-                f"{version.parent}, which ended at {max((b.offset_to for b in before), default=0)}",
+                f"version {version}: [{seen.offset_from}, {seen.offset_to}) after version {seen.parent}, "
+                f"whose lineage had come to {before}",
             )
+        reached[version] = max(before, seen.offset_to)
     report.figures["versions"] += len(world.versions)
-
-
-def _overlap(a: VersionSeen, b: VersionSeen) -> bool:
-    return max(a.offset_from, b.offset_from) < min(a.offset_to, b.offset_to)

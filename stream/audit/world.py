@@ -49,12 +49,12 @@ class World:
 
     def ancestors(self, version: int) -> list[int]:
         """The version, its parent, and so on to the root."""
-        chain: list[int] = []
+        chain: dict[int, None] = {}
         at: int | None = version
         while at is not None and at not in chain:
-            chain.append(at)
+            chain[at] = None
             at = self.versions[at].parent if at in self.versions else None
-        return chain
+        return list(chain)
 
     @property
     def consumed_to(self) -> int:
