@@ -2,7 +2,9 @@
 
 import hashlib
 import io
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +16,7 @@ from .errors import ObjectExistsError, ObjectStoreError
 from .settings import ObjectSettings
 
 CHUNK_BYTES = 1 << 20
+HASH_AHEAD = 16  # chunks held in memory for the hash
 PART_BYTES = 64 << 20
 
 
@@ -123,11 +126,17 @@ class ObjectStore:
     def download(self, key: str, path: Path) -> tuple[int, bytes]:
         """Write the object to `path`; returns (bytes, sha256), hashed while reading."""
         digest, n = hashlib.sha256(), 0
-        with path.open("wb") as out:
+        hashing: deque[Future[None]] = deque()
+        # Hashing takes as long as reading and writing together, and both leave the interpreter's lock.
+        with ThreadPoolExecutor(1) as hasher, path.open("wb") as out:
             for chunk in self.chunks(key):
-                digest.update(chunk)
+                hashing.append(hasher.submit(digest.update, chunk))
                 out.write(chunk)
                 n += len(chunk)
+                if len(hashing) > HASH_AHEAD:
+                    hashing.popleft().result()
+            for one in hashing:
+                one.result()
         return n, digest.digest()
 
     def list_keys(self, prefix: str) -> list[str]:

@@ -66,12 +66,12 @@ class Promoter:
     def step(self, timeout_s: float) -> None:
         """Take in what comes within `timeout_s`, then promote where something is to be promoted."""
         record = self._checkpoints.poll(timeout_s)
+        while record is not None:
+            self._repair(record)
+            record = self._checkpoints.poll(0.0)
         lineage = self._checkpoints.lineage
         self._metrics.live_version.set(lineage.live.version if lineage.live else -1)
-        if record is not None:
-            if self._checkpoints.caught_up and is_void(record, lineage) and lineage.live is not None:
-                self._announce(lineage.live, "the announcement after it was void")
-            return  # The decision waits for the end of the topic, where it knows every rollback.
+        # The first decision waits for the end of the topic, where every rollback is known.
         if not self._checkpoints.caught_up or time.monotonic() < self._not_before:
             return
         try:
@@ -79,9 +79,14 @@ class Promoter:
                 self._announce(chosen, "it passed every gate")
                 self._metrics.promoted.inc()
                 self._collect(chosen)
-        except ObjectStoreError as error:
-            log.warning("gates cannot be asked, again in %.1f s: %s", self._settings.retry_s, error)
+        except (ObjectStoreError, kafka.KafkaUnavailableError) as error:
+            log.warning("nothing can be promoted now, again in %.1f s: %s", self._settings.retry_s, error)
             self._not_before = time.monotonic() + self._settings.retry_s
+
+    def _repair(self, record: Checkpoint) -> None:
+        lineage = self._checkpoints.lineage
+        if self._checkpoints.caught_up and is_void(record, lineage) and lineage.live is not None:
+            self._announce(lineage.live, "the announcement after it was void")
 
     def _choose(self, lineage: Lineage) -> Checkpoint | None:
         for candidate in candidates(lineage, self._refused):

@@ -13,7 +13,7 @@ from ...infra.errors import LeydenError
 from .checkpoint_files import BadCheckpointError
 
 # How often the workers are asked whether they have read the checkpoint; reading takes tenths of a second and more.
-STAGE_POLL_S = 0.02
+STAGE_POLL_S = 0.01
 
 
 class ReloadInProgressError(LeydenError):
