@@ -17,7 +17,7 @@ GRACE_S = 60.0
 def run(
     settings: RoleSettings, ledgers: Iterable[Path] = (), grace_s: float = GRACE_S, min_group: int = MIN_GROUP
 ) -> Report:
-    """Audit the deployment; it may be running. Disk for the facts: about 100 bytes an event, in the temporary folder.
+    """Audit the deployment; it may be running. Disk for the facts: about 200 bytes an event, in the temporary folder.
 
     Raises KafkaUnavailableError, ObjectStoreError, ManifestError or LedgerError where something cannot be read.
     """
