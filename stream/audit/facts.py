@@ -10,6 +10,7 @@ class LedgerLine:
     rollout_id: str
     attempt: int
     response_id: str
+    ts_ms: int
 
 
 @dataclass(frozen=True, slots=True)

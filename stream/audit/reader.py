@@ -69,13 +69,18 @@ class Reader:
 
     def _read_events(self, facts: Spool[RolloutFact]) -> None:
         self.world.events = self._extent(topics.EVENTS)
+        cut = {partition for partition, first in self.world.events.first.items() if first > 0}
         for message in self._messages(topics.EVENTS, self.world.events):
             try:
                 event = decode_head(message.value() or b"", self._schemas)
             except DecodeError:
                 self.report.figures["events_undecodable"] += 1
                 continue
-            fact = of_event(event, message.partition() or 0, message.offset() or 0)
+            partition = message.partition() or 0
+            if partition in cut:
+                cut.remove(partition)
+                self.world.events_since_ms = max(self.world.events_since_ms, event.ts_ms)
+            fact = of_event(event, partition, message.offset() or 0)
             if fact is not None:
                 facts.add(fact.rollout_id, fact)
 

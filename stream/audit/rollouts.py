@@ -64,11 +64,7 @@ def audit_rollout(facts: Iterable[RolloutFact], world: World) -> tuple[Report, G
     facts = list(facts)
     attempts = _attempts(facts, report)
     report.figures["rollouts"] += 1
-    seen = {call.response_id for attempt in attempts.values() for call in attempt.calls}
-    for line in {f for f in facts if isinstance(f, LedgerLine)}:
-        report.figures["ledger_responses"] += 1
-        if line.response_id not in seen:
-            report.find(Finding.LEDGER_CALL_MISSING, f"{line.rollout_id}/{line.attempt}: response {line.response_id}")
+    _audit_ledger([f for f in facts if isinstance(f, LedgerLine)], attempts, world, report)
     for number, attempt in attempts.items():
         _audit_attempt(attempt, _next_start(attempts, number), world, report)
     members = [f for f in facts if isinstance(f, MemberSeen)]
@@ -76,6 +72,18 @@ def audit_rollout(facts: Iterable[RolloutFact], world: World) -> tuple[Report, G
     report.add(audit_training(members, trained, [t for a in attempts.values() for t in a.trajectories], world))
     final = [a for _, a in sorted(attempts.items()) if a.newest is not None and a.newest.final]
     return report, _place_in_group(final[-1], members, world) if final else None
+
+
+def _audit_ledger(lines: list[LedgerLine], attempts: dict[int, Attempt], world: World, report: Report) -> None:
+    seen = {call.response_id for attempt in attempts.values() for call in attempt.calls}
+    for response_id, line in {line.response_id: line for line in lines}.items():
+        report.figures["ledger_responses"] += 1
+        if response_id in seen:
+            continue
+        if line.ts_ms < world.events_since_ms:
+            report.figures["ledger_responses_beyond_retention"] += 1
+        else:
+            report.find(Finding.LEDGER_CALL_MISSING, f"{line.rollout_id}/{line.attempt}: response {response_id}")
 
 
 def _attempts(facts: list[RolloutFact], report: Report) -> dict[int, Attempt]:

@@ -39,7 +39,7 @@ def of_ledger(line: bytes, where: str) -> LedgerLine:
     """One line of a ledger. Raises LedgerError."""
     try:
         raw = orjson.loads(line)
-        return LedgerLine(str(raw["rollout_id"]), int(raw["attempt"]), str(raw["response_id"]))
+        return LedgerLine(str(raw["rollout_id"]), int(raw["attempt"]), str(raw["response_id"]), int(raw["ts_ms"]))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise LedgerError(f"{where}: not a line of a ledger: {error}") from error
 

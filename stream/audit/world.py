@@ -42,6 +42,8 @@ class World:
     events: Extent = field(default_factory=Extent)
     trajectories: Extent = field(default_factory=Extent)
     batches: Extent = field(default_factory=Extent)
+    events_since_ms: int = 0
+    """From when on the topic is whole in all partitions; 0 where retention has taken nothing."""
     assembled_to: dict[int, int] = field(default_factory=dict)
     """Partition of events -> greatest offset that a trajectory names: the assembler has read that far."""
     grouped_to: dict[int, int] = field(default_factory=dict)

@@ -153,12 +153,12 @@ class Maker:
             add(call)
         if not failed:
             if self.random.random() < 0.9:
-                add(LedgerLine(*who, f"r-{at}"))
+                add(LedgerLine(*who, f"r-{at}", 3))
             return at
         again, late_us = f"{at}x", n * 10 + 1
         response, offset = f"r-{again}", next(self.offsets)
         add(CallSeen(*who, again, again, response, None, digest, 1, "completed", late_us, 0, offset, 4))
-        add(LedgerLine(*who, response))
+        add(LedgerLine(*who, response, 4))
         return again
 
     def versions(self, n_versions: int) -> None:

@@ -93,7 +93,7 @@ def _who(fact: Any) -> tuple[str, int]:
 def test_a_response_of_the_ledger_that_is_not_in_events_is_found(seed: int, data: st.DataObject) -> None:
     logs = Maker(seed).make()
     call = data.draw(st.sampled_from([c for c in logs.of(CallSeen) if c.response_id]))
-    logs.facts.append(LedgerLine(call.rollout_id, call.attempt, call.response_id))
+    logs.facts.append(LedgerLine(call.rollout_id, call.attempt, call.response_id, 9))
     logs.facts = [f for f in logs.facts if f != call]
     assert logs.audit().counts[Finding.LEDGER_CALL_MISSING] == 1
 
@@ -228,11 +228,12 @@ def test_what_the_next_stage_has_not_reached_is_pending_and_no_finding() -> None
 def test_what_retention_has_taken_is_no_finding() -> None:
     logs = Maker(3).make()
     logs.world.events = Extent({0: 10**9}, {0: 10**9})
-    events = (CallSeen, RewardSeen, EndedSeen)
-    logs.facts = [f for f in logs.facts if not isinstance(f, (*events, LedgerLine))]
+    logs.world.events_since_ms = 10**6
+    logs.facts = [f for f in logs.facts if not isinstance(f, CallSeen | RewardSeen | EndedSeen)]
     report = logs.audit()
     assert report.clean, "\n".join(report.lines())
     assert report.figures["attempts_beyond_retention"] > 0
+    assert report.figures["ledger_responses_beyond_retention"] == report.figures["ledger_responses"] > 0
 
 
 def test_every_finding_has_a_meaning_and_reports_keep_few_examples() -> None:
