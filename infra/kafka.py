@@ -1,13 +1,21 @@
 """confluent-kafka clients as Leyden uses them: idempotent murmur2 producers, consumers that own their position."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from .errors import LeydenError
 from .settings import KafkaSettings
+
+_NO_LEADER_YET = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
+)
 
 
 class KafkaUnavailableError(LeydenError):
@@ -82,9 +90,22 @@ def send_and_wait(
 
 
 def end_offsets(of: Consumer, topic: str, timeout_s: float = 10.0) -> dict[int, tuple[int, int]]:
-    """(first, end) offset of each partition; end is one behind the last record."""
-    partitions = of.list_topics(topic, timeout=timeout_s).topics[topic].partitions
-    return {p: of.get_watermark_offsets(TopicPartition(topic, p), timeout=timeout_s) for p in partitions}
+    """(first, end) offset of each partition; end is one behind the last record.
+
+    Waits for partitions without a leader: just after its creation a topic is not everywhere yet. Raises
+    KafkaUnavailableError when there is none within `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            found = of.list_topics(topic, timeout=timeout_s).topics[topic]
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return {p: of.get_watermark_offsets(TopicPartition(topic, p), timeout=timeout_s) for p in found.partitions}
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                raise KafkaUnavailableError(f"topic {topic}: no offsets: {error.args[0].str()}") from error
+            time.sleep(0.1)
 
 
 def read_all(kafka: KafkaSettings, topic: str, idle_timeout_s: float = 20.0) -> Iterator[Message]:
@@ -102,7 +123,8 @@ def read_all(kafka: KafkaSettings, topic: str, idle_timeout_s: float = 20.0) -> 
                 raise KafkaUnavailableError(
                     f"topic {topic}: nothing came for {idle_timeout_s} s, partitions {sorted(ends)} open"
                 )
-            partition = message.partition()
+            # The client's types allow for None, which only a message that was never produced has.
+            partition, offset = message.partition() or 0, message.offset() or 0
             if (error := message.error()) is not None:
                 # End of partition: also where the last offsets hold transaction markers or compacted records.
                 if error.code() != KafkaError._PARTITION_EOF:
@@ -111,7 +133,7 @@ def read_all(kafka: KafkaSettings, topic: str, idle_timeout_s: float = 20.0) -> 
                 continue
             if partition in ends:
                 yield message
-                if message.offset() + 1 >= ends[partition]:
+                if offset + 1 >= ends[partition]:
                     del ends[partition]
     finally:
         reader.close()
