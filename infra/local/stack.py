@@ -80,6 +80,7 @@ class RunningStack:
         model = {"LEYDEN_MODEL": str(spec.engine.model)} if spec.engine else {}
         self._shared_env = model | dict(spec.env)
         self.supervisor = Supervisor(self.run_dir, say, self._write_state)
+        self._write_state()
         # A program that ends without `stop` must not leave that to the kernel's signal: it gives no time to anyone.
         atexit.register(self.stop)
 

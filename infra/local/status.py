@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from .. import kafka
 from ..checkpoint_log import read_lineage
@@ -96,29 +96,24 @@ def _position_lines(found: state.StackState) -> Iterator[str]:
 
 def _lag_lines(settings: RoleSettings) -> Iterator[str]:
     """Records behind the end by committed offset: at assemble and group what a restart would read again."""
-    admin = kafka.admin(settings.kafka)
+    admin, reader = kafka.admin(settings.kafka), kafka.consumer(settings.kafka, f"{settings.prefix}status")
     try:
         listed = admin.list_consumer_groups(request_timeout=5.0).result().valid or []
-        groups = sorted(g.group_id for g in listed if g.group_id.startswith(settings.prefix))
-        for group in groups:
-            yield from (
-                f"group        {group}: {behind} behind in {topic}"
-                for topic, behind in sorted(_behind(admin, group).items())
-            )
-    except KafkaException as error:
-        yield f"kafka        does not answer: {error.args[0].str()}"
+        for group in sorted(g.group_id for g in listed if g.group_id.startswith(settings.prefix)):
+            for topic, behind in sorted(_behind(admin, reader, group).items()):
+                yield f"group        {group}: {behind} behind in {topic}"
+    except (KafkaException, LeydenError) as error:
+        yield f"kafka        does not answer: {error}"
+    finally:
+        reader.close()
 
 
-def _behind(admin: AdminClient, group: str) -> dict[str, int]:
+def _behind(admin: AdminClient, reader: Consumer, group: str) -> dict[str, int]:
     """Topic -> records between the committed offsets of `group` and the ends of its partitions."""
     answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
-    committed = [partition for partition in answer.topic_partitions or [] if partition.offset >= 0]
-    if not committed:
-        return {}
-    ends = admin.list_offsets({partition: OffsetSpec.latest() for partition in committed})
-    by_place = {(p.topic, p.partition): future.result().offset for p, future in ends.items()}
-    behind: dict[str, int] = {}
+    committed = [at for at in answer.topic_partitions or [] if at.offset >= 0]
+    ends = {topic: kafka.end_offsets(reader, topic) for topic in {at.topic for at in committed}}
+    behind = dict.fromkeys(ends, 0)
     for at in committed:
-        lag = by_place[at.topic, at.partition] - at.offset
-        behind[at.topic] = behind.get(at.topic, 0) + max(0, lag)
+        behind[at.topic] += max(0, ends[at.topic][at.partition][1] - at.offset)
     return behind

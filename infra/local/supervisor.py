@@ -79,7 +79,7 @@ class Supervisor:
     """Two threads: one starts, watches and restarts; one asks whether processes are ready.
 
     The first is the parent of all processes: when it dies in whatever way, they get SIGTERM from the kernel.
-    `on_change` is called from it after each change of a status, never under the lock.
+    `on_change` is called after each change of a status, before who waits for it is told.
     """
 
     def __init__(self, run_dir: Path, say: Say, on_change: Callable[[], None] = lambda: None) -> None:
@@ -183,9 +183,8 @@ class Supervisor:
                 with self._changed:
                     changed = [self._step(managed) for managed in self._managed.values()]
                     if any(changed):
+                        self._on_change()
                         self._changed.notify_all()
-                if any(changed):
-                    self._on_change()
                 time.sleep(TICK_S)
         except BaseException as error:
             # A stack that nobody watches must not look alive: with this thread the kernel ends its processes.
@@ -246,9 +245,9 @@ class Supervisor:
                     changed = managed.ready != (not reason)
                     managed.ready, managed.reason = not reason, reason or None
                     managed.probe_at = time.monotonic() + (PROBE_STARTING_S if reason else PROBE_READY_S)
+                    if changed:
+                        self._on_change()
                     self._changed.notify_all()
-                if changed:
-                    self._on_change()
             time.sleep(TICK_S)
 
 

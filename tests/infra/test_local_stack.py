@@ -22,7 +22,7 @@ STUBBORN = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.fork()
-print("here", os.getpid(), flush=True)
+os.write(1, b"here %d\\n" % os.getpid())
 time.sleep(600)
 """
 HOST = """
@@ -103,7 +103,7 @@ def test_free_ports_lie_where_the_kernel_gives_none_away() -> None:
 
 
 def test_the_end_of_a_stack_ends_what_its_processes_started_and_forgets_the_state(tmp_path: Path) -> None:
-    child = "import os, time; os.fork(); print('here', os.getpid(), flush=True); time.sleep(600)"
+    child = "import os, time; os.fork(); os.write(1, b'here %d\\n' % os.getpid()); time.sleep(600)"
     stack = start(bare(tmp_path, roles=(RoleSpec("family", (sys.executable, "-c", child)),)))
     said = wait_for_text(tmp_path / "run" / "family.log", "here", times=2)
     pids = [int(line.split()[1]) for line in said.splitlines()]
