@@ -7,8 +7,6 @@ from xxhash import xxh3_64_digest
 from ..avro import (
     Event,
     EventHead,
-    LLMCallHead,
-    NoteHead,
     Record,
     RolloutExpired,
     RolloutStarted,
@@ -30,6 +28,8 @@ def attempt_key(rollout_id: str, attempt: int) -> bytes:
 
 class AssembleStage:
     """Implements log_state.Stage for the topic `events`."""
+
+    needs_records = True
 
     def __init__(self, limits: Limits, store: SchemaStore) -> None:
         self._limits = limits
@@ -70,11 +70,6 @@ class AssembleStage:
                 if item.key == key:
                     state.add(item)
         return state
-
-    def keeps_payload(self, item: Item) -> bool:
-        """Whether the item's record is part of the trajectory."""
-        head = item.body
-        return isinstance(head, EventHead) and isinstance(head.body, LLMCallHead | NoteHead)
 
     def payload_offsets(self, state: Attempt) -> list[int]:
         """Offsets of the records that the output contains whole."""

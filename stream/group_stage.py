@@ -14,6 +14,8 @@ from .rows import Row
 class GroupStage:
     """Implements log_state.Stage for the topic `trajectories`."""
 
+    needs_records = False
+
     def __init__(self, timeout_ms: int, min_group: int, train_on_serve: bool, store: SchemaStore) -> None:
         self._timeout_ms = timeout_ms
         self._min_group = min_group
@@ -64,10 +66,6 @@ class GroupStage:
     def restore(self, key: bytes, row: Row, records: dict[int, bytes], partition: int) -> Group:
         """From the row alone."""
         return Group.from_kept(row.kept, self._timeout_ms, self._min_group)
-
-    def keeps_payload(self, item: Item) -> bool:
-        """Batches are references."""
-        return False
 
     def payload_offsets(self, state: Group) -> list[int]:
         """Batches are references."""

@@ -82,6 +82,9 @@ S = TypeVar("S", bound=State)
 class Stage(Protocol[S]):
     """What differs between assemble and group."""
 
+    needs_records: bool
+    """Whether states and outputs are made of whole records, so that keeping those in memory pays."""
+
     def parse(self, value: bytes | None, partition: int, offset: int) -> Sequence[Item]:
         """The items of one record; none where it does not concern the stage. Raises DecodeError."""
         ...
@@ -100,10 +103,6 @@ class Stage(Protocol[S]):
 
     def restore(self, key: bytes, row: Row, records: dict[int, bytes], partition: int) -> S:
         """The state that a row stands for."""
-        ...
-
-    def keeps_payload(self, item: Item) -> bool:
-        """Whether the item's record is part of the output."""
         ...
 
     def payload_offsets(self, state: S) -> list[int]:

@@ -202,9 +202,9 @@ class Processor(Generic[S]):
         except DecodeError as error:
             await self._dead_letter(work, own, record, error)
             items = ()
+        if value is not None and self._stage.needs_records:
+            self._cache.put(state.partition, record.offset, value)
         for item in items:
-            if value is not None and self._stage.keeps_payload(item):
-                self._cache.put(state.partition, record.offset, value)
             step = state.apply(item)
             if step is not Step.NOTHING:
                 await self._act(own, work, item, step)

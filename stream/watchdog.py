@@ -19,6 +19,7 @@ from .settings import StreamSettings
 log = logging.getLogger(__name__)
 EXIT_STALLED = 70
 LOOK_EVERY_S = 1.0
+JOINING_PATIENCE = 3
 
 
 class Watched(Protocol):
@@ -55,9 +56,9 @@ class Stall:
             self._token, self._since = token, now
         return now - self._since
 
-    def stalled(self, seconds: float) -> bool:
-        """Whether that is too long."""
-        return seconds > self._timeout_s
+    def stalled(self, seconds: float, joined: bool) -> bool:
+        """Whether that is too long. Joining may have to wait for members that died, so it is given longer."""
+        return seconds > self._timeout_s * (1 if joined else JOINING_PATIENCE)
 
 
 class Watchdog:
@@ -83,13 +84,17 @@ class Watchdog:
 
     def healthy(self) -> str | None:
         """For /healthz."""
-        return f"no progress for {self._still_s:.0f} s" if self._stall.stalled(self._still_s) else None
+        return (
+            f"no progress for {self._still_s:.0f} s"
+            if self._stall.stalled(self._still_s, self._watched.joined())
+            else None
+        )
 
     def _run(self) -> None:
         client = kafka.consumer(self._settings.kafka, self._group)
         while not self._stop.wait(LOOK_EVERY_S):
             self._still_s = self._stall.look(time.monotonic(), self._watched.progress(), self._has_work(client))
-            if self._stall.stalled(self._still_s):
+            if self._stall.stalled(self._still_s, self._watched.joined()):
                 log.critical(
                     "no progress for %.0f s with work to do, exiting to be started again: %s",
                     self._still_s,
