@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..settings import RoleSettings
 from .processes import ProcessId
 from .supervisor import ProcessStatus, StackError
 
@@ -66,6 +67,19 @@ def exports(state_dir: Path) -> str:
     if found is None:
         raise StackError(f"no stack in {state_dir}: leyden up")
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in sorted(found.env.items()))
+
+
+def settings_of(env: Mapping[str, str]) -> RoleSettings:
+    """The settings that LEYDEN_* variables describe, without setting them for this process."""
+    values: dict[str, Any] = {}
+    for name, value in env.items():
+        path = name.lower().removeprefix("leyden_").split("__")
+        if path[0] in RoleSettings.model_fields:
+            at = values
+            for part in path[:-1]:
+                at = at.setdefault(part, {})
+            at[path[-1]] = value
+    return RoleSettings(**values)
 
 
 def remove(state_dir: Path) -> None:

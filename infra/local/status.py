@@ -1,7 +1,6 @@
 """`leyden status`: health, versions and lag of the stack on this machine."""
 
 import json
-import os
 import re
 import time
 import urllib.request
@@ -31,8 +30,7 @@ def status(state_dir: Path, say: Say) -> bool:
         return False
     if not found.running:
         say("the supervisor is gone: leyden down")
-    os.environ.update(found.env)
-    settings = RoleSettings.load()
+    settings = state.settings_of(found.env)
     for line in _process_lines(found):
         say(line)
     for line in (*_version_lines(settings), *_position_lines(found), *_lag_lines(settings)):

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...infra.local import state
 from ...infra.local.cache import Say
@@ -50,7 +49,7 @@ def open_deployment(wanted: Wanted, say: Say, closing: ExitStack) -> Deployment:
         _wait_ready(stack)
         return Deployment(stack.settings, stack.gateway_url, stack)
     say(f"using the stack that runs in {wanted.state_dir}")
-    settings, gateway_url = settings_of(found.env), found.env["LEYDEN_GATEWAY_URL"]
+    settings, gateway_url = state.settings_of(found.env), found.env["LEYDEN_GATEWAY_URL"]
     if any(process["name"].startswith("runner") for process in found.processes):
         return Deployment(settings, gateway_url, None)
     spec = StackSpec(
@@ -75,19 +74,6 @@ def _wait_ready(stack: RunningStack) -> None:
         if failing or time.monotonic() > deadline:
             stack.wait_ready((failing or waiting)[0].name, 0.0)
         time.sleep(0.1)
-
-
-def settings_of(env: Mapping[str, str]) -> RoleSettings:
-    """The settings that LEYDEN_* variables describe, without setting them for this process."""
-    values: dict[str, Any] = {}
-    for name, value in env.items():
-        path = name.lower().removeprefix("leyden_").split("__")
-        if path[0] in RoleSettings.model_fields:
-            at = values
-            for part in path[:-1]:
-                at = at.setdefault(part, {})
-            at[path[-1]] = value
-    return RoleSettings(**values)
 
 
 def _own_spec(wanted: Wanted) -> StackSpec:

@@ -17,14 +17,6 @@ def nowhere() -> EngineSettings:
     return EngineSettings(url=f"http://127.0.0.1:{free_port()}")
 
 
-@pytest.fixture(autouse=True)
-def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`status` puts the stack's variables into the environment of its process."""
-    for name in ("PREFIX", "POLICY", "KAFKA__BOOTSTRAP", "OBJECTS__ENDPOINT", "OBJECTS__SECRET_KEY", "ENGINE__URL"):
-        monkeypatch.setenv(f"LEYDEN_{name}", "")
-        monkeypatch.delenv(f"LEYDEN_{name}")
-
-
 def test_without_a_stack_it_says_so(tmp_path: Path) -> None:
     lines: list[str] = []
     assert not status(tmp_path, lines.append)
