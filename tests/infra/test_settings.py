@@ -20,7 +20,8 @@ def test_the_environment_outranks_the_file_and_the_command_line_outranks_both(
     monkeypatch.setenv("LEYDEN_KAFKA__BOOTSTRAP", "env:1")
     monkeypatch.setenv("LEYDEN_PREFIX", "env.")
     settings = RoleSettings.load(file, prefix="line.")
-    assert (settings.policy, settings.prefix, settings.kafka.bootstrap, settings.kafka.partitions) == ("file", "line.", "env:1", 3)
+    seen = (settings.policy, settings.prefix, settings.kafka.bootstrap, settings.kafka.partitions)
+    assert seen == ("file", "line.", "env:1", 3)
 
 
 def test_an_unknown_key_is_an_error_that_suggests_the_right_one(tmp_path: Path) -> None:
