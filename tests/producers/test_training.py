@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from leyden.avro import Trajectory
 from leyden.infra.local.stack import settings_env
+from leyden.infra.local.state import settings_of
 from leyden.learner.settings import LearnerSettings
 from leyden.producers.agents import AgentError, import_root, load, spec_of
 from leyden.producers.training.algorithm import LightningRL, environment
-from leyden.producers.training.deployment import settings_of
 from leyden.producers.training.results import RolloutResult, mean_reward, result_of
 from leyden.producers.training.session import NothingToTrainError, require_trainable
 from leyden.producers.training.tasks import endless, group_of_tasks
