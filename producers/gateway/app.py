@@ -30,6 +30,7 @@ from .tail import Tail
 
 log = logging.getLogger(__name__)
 _FLUSH_S = 4.0
+_PROBE_S = 3.0
 
 
 def main(settings: GatewaySettings) -> None:
@@ -102,8 +103,10 @@ def _producer(settings: GatewaySettings, on_error: ErrorCallback) -> Producer:
 
 def _check_topics(settings: GatewaySettings) -> None:
     """Refuse to start on topics that differ; an absent Kafka is no reason: events then go to disk."""
+    admin = kafka.admin(settings.kafka)
     try:
-        topics.require(kafka.admin(settings.kafka), settings.prefix, settings.kafka)
+        admin.list_topics(timeout=_PROBE_S)
+        topics.require(admin, settings.prefix, settings.kafka)
     except KafkaException as error:
         log.warning("starting without Kafka: %s", error)
 

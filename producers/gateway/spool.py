@@ -40,6 +40,7 @@ class Spool:
         try:
             fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self._guard.close()
             raise SpoolError(f"spool {folder}: another gateway uses it; give each its own spool_dir") from error
         self._segments = sorted(folder.glob("*.events"))
         self._next = int(self._segments[-1].stem) + 1 if self._segments else 0
