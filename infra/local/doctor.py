@@ -37,7 +37,7 @@ def examine(state_dir: Path) -> Iterator[Finding]:
     yield _java()
     yield _tool("maven", "mvn", ["-v"], fetch.kafka_folder(), "apt-get install maven (it fetches Kafka)")
     yield _tool("go", "go", ["version"], f"minio-{fetch.MINIO_VERSION}", "apt-get install golang (it builds MinIO)")
-    yield _tool("uv", "uv", ["--version"], "", "pip install uv (or make, which fetches it)")
+    yield _uv()
     yield _memory(psutil.virtual_memory().available)
     for what, folder in (("cache", cache_dir()), ("state", state_dir)):
         yield _disk(what, folder)
@@ -54,15 +54,20 @@ def _python() -> Finding:
 def _java() -> Finding:
     if (there := fetch.java_of_the_machine()) is not None:
         return Finding("java", True, f"{fetch.java_version(there)} at {there}")
-    if shutil.which("uv"):
+    if fetch.uv_binary():
         return Finding("java", True, "none, but uv will fetch one")
     return Finding("java", False, "apt-get install openjdk-17-jre-headless (Kafka runs on it)")
 
 
+def _uv() -> Finding:
+    there = fetch.uv_binary()
+    return Finding("uv", there is not None, f"at {there}" if there else "pip install uv (or make, which fetches it)")
+
+
 def _tool(what: str, command: str, version: list[str], cached: str, remedy: str) -> Finding:
-    if cached and (cache_dir() / cached).is_dir():
+    if (cache_dir() / cached).is_dir():
         return Finding(what, True, f"not needed: {cache_dir() / cached} is there")
-    path = shutil.which(command) or shutil.which(command, path=str(Path(sys.executable).parent))
+    path = shutil.which(command)
     if path is None:
         return Finding(what, False, remedy)
     said = subprocess.run([path, *version], capture_output=True, text=True, check=False).stdout

