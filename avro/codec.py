@@ -1,6 +1,7 @@
 """Avro single-object encoding of the records: marker C3 01, 8-byte schema fingerprint, body (Avro spec 1.12)."""
 
 import io
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from fastavro import schemaless_reader, schemaless_writer
 
 from . import records
 from .errors import DecodeError
+from .head_compiler import IRREGULAR, UnsupportedSchemaError, compile_head
 from .records import EventHead, LLMCallHead, NoteHead, Record
 from .schemas import SchemaStore, committed_store
 
@@ -128,6 +130,21 @@ def decode_any(data: bytes, store: SchemaStore = COMMITTED) -> Record:
     return _checked_build(_CLASSES[schema.name], datum, _CLASSES)
 
 
+_fast_heads: dict[bytes, Callable[[bytes], EventHead]] = {}
+
+
+def _compile(head: Any) -> Callable[[bytes], EventHead]:
+    try:
+        return compile_head(head, _HEADS, HEADER_BYTES)
+    except UnsupportedSchemaError as error:
+        reason = str(error)
+
+        def unsupported(_: bytes) -> EventHead:
+            raise ValueError(reason)
+
+        return unsupported
+
+
 def decode_head(data: bytes, store: SchemaStore = COMMITTED) -> EventHead:
     """Decode what stands first in an Event: routing fields and the head of its body; payloads stay unread.
 
@@ -136,7 +153,14 @@ def decode_head(data: bytes, store: SchemaStore = COMMITTED) -> EventHead:
     schema = _schema_of(data, store)
     if schema.name != "leyden.Event":
         raise DecodeError(f"expected an Event, found a {schema.name}")
-    datum, _ = _read(data, schema.head)
+    fast = _fast_heads.get(schema.fingerprint)
+    if fast is None:
+        fast = _fast_heads[schema.fingerprint] = _compile(schema.head)
+    try:
+        return fast(data)
+    except IRREGULAR:
+        # Not what a writer makes: the general decoder says what is wrong, or knows better.
+        datum, _ = _read(data, schema.head)
     return _checked_build(EventHead, datum, _HEADS)
 
 

@@ -160,3 +160,31 @@ def test_ids_sort_by_time_and_do_not_repeat() -> None:
     assert len(set(ids)) == 1000
     assert [i[:12] for i in ids] == sorted(i[:12] for i in ids)
     assert all(len(i) == 32 and i[12] == "7" for i in ids)
+
+
+def _outcome(decode_with: object, data: bytes) -> object:
+    try:
+        return repr(decode_with(data))  # pyright: ignore[reportCallIssue]
+    except DecodeError:
+        return DecodeError
+
+
+@settings(max_examples=300)
+@given(event, st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=3), st.integers(0, 40))
+def test_the_compiled_head_decoder_answers_as_the_general_one(record: avro.Event, edits: list, cut: int):
+    data = bytearray(avro.encode(record))
+    for place, byte in edits:
+        data[codec.HEADER_BYTES + place % (len(data) - codec.HEADER_BYTES)] = byte
+    mangled = bytes(data[: len(data) - cut] if cut > 30 else data)
+
+    def general(data: bytes) -> object:
+        schema = codec._schema_of(data, codec.COMMITTED)
+        return codec._checked_build(avro.EventHead, codec._read(data, schema.head)[0], codec._HEADS)
+
+    assert _outcome(avro.decode_head, mangled) == _outcome(general, mangled)
+
+
+@given(event)
+def test_the_compiled_head_decoder_takes_what_writers_make(record: avro.Event):
+    data = avro.encode(record)
+    assert codec._compile(codec.COMMITTED.current("leyden.Event").head)(data) == avro.decode_head(data)
