@@ -21,8 +21,12 @@ def n_rollouts() -> int:
 def bench(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path, n_rollouts: int) -> Iterator[Bench]:
     """All services and roles, ready, and a follower of what they make."""
     # Well below what a round writes to a partition, so that the open rollout reaches it.
-    max_replay_events = 500 if n_rollouts >= 1000 else 150
-    with start(stack_spec(tmp_path_factory.mktemp("faults"), tiny_model_dir, max_replay_events)) as stack:
+    large = n_rollouts >= 1000
+    max_replay_events = 500 if large else 150
+    # A small step soon, so that a short round has several versions; a long one would have so many that calls get stale.
+    step_max_wait_s = 10.0 if large else 2.0
+    folder = tmp_path_factory.mktemp("faults")
+    with start(stack_spec(folder, tiny_model_dir, max_replay_events, step_max_wait_s)) as stack:
         stack.wait_ready(timeout_s=180.0)
         progress = Progress(stack.settings)
         yield Bench(stack, progress, max_replay_events)

@@ -22,12 +22,12 @@ FAULTS = ("gateway", "runner", "assemble", "learner", "reloader", "engine", "kaf
 READY_S = 120.0
 
 
-def stack_spec(folder: Path, model: Path, max_replay_events: int) -> StackSpec:
+def stack_spec(folder: Path, model: Path, max_replay_events: int, step_max_wait_s: float) -> StackSpec:
     """Everything that `leyden up` runs, with a tiny model and the load's agent."""
     learner = {
         "LEYDEN_MODEL": str(model),
         "LEYDEN_GROUPS_PER_STEP": "8",
-        "LEYDEN_STEP_MAX_WAIT_S": "2",
+        "LEYDEN_STEP_MAX_WAIT_S": str(step_max_wait_s),
         "LEYDEN_MAX_STALENESS": "8",
         "LEYDEN_PRECISION": "fp32",
         "LEYDEN_THREADS": "1",
