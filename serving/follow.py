@@ -25,6 +25,15 @@ def to_load(view: View) -> Checkpoint | None:
     return live if view.engine.version != live.version else None
 
 
+def to_prefetch(view: View) -> Checkpoint | None:
+    """The newest candidate that may become live: its files are fetched while the promoter asks its gates."""
+    live = view.lineage.live
+    newest = max(view.lineage.versions, default=None)
+    if not view.caught_up or newest is None or (live is not None and newest <= live.version):
+        return None
+    return None if view.lineage.abandoned(newest) else view.lineage.versions[newest]
+
+
 def seen(view: View) -> str | None:
     """The replica that counts as ready after this view: the engine's, once it runs the live version."""
     live = view.lineage.live

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -16,7 +17,7 @@ from ..infra.logs import setup_logging
 from ..infra.objects import ObjectStore
 from ..infra.ops_server import OpsServer
 from .engine_client import EngineClient, EngineUnavailableError
-from .follow import View, backoff_s, seen, to_load, why_not_ready
+from .follow import View, backoff_s, seen, to_load, to_prefetch, why_not_ready
 from .metrics import ReloaderMetrics
 from .settings import ReloaderSettings
 from .store import CheckpointStore
@@ -54,6 +55,8 @@ class Reloader:
         self._settings, self._checkpoints, self._objects = settings, checkpoints, objects
         self._store, self._engine, self._metrics, self._history = store, engine, metrics, history
         self._failures = Failures()
+        self._ahead: dict[int, Future[Path]] = {}
+        self._ahead_pool = ThreadPoolExecutor(1, thread_name_prefix="fetch-ahead")
         self._next_poll = 0.0
         self._away: str | None = None
         self.view = View(checkpoints.lineage, False, None)
@@ -67,6 +70,7 @@ class Reloader:
         """Take in what is new, and load once where the engine is behind and its back-off is over."""
         self._look()
         if (live := to_load(self.view)) is None:
+            self._fetch_ahead(to_prefetch(self.view))
             return
         if live.version == self._failures.version and time.monotonic() < self._failures.not_before:
             return
@@ -75,6 +79,10 @@ class Reloader:
             self._failures = Failures()
         except LeydenError as error:
             self._failed(live, error)
+
+    def close(self) -> None:
+        """Begin no further fetch."""
+        self._ahead_pool.shutdown(wait=False, cancel_futures=True)
 
     def why_not_ready(self) -> str | None:
         """For /readyz, from any thread."""
@@ -105,12 +113,27 @@ class Reloader:
         self._metrics.live_version.set(view.lineage.live.version if view.lineage.live else -1)
         self._metrics.engine_version.set(view.engine.version if view.engine else -1)
 
+    def _fetch_ahead(self, candidate: Checkpoint | None) -> None:
+        if candidate is None or candidate.version in self._ahead:
+            return
+        for outdated in self._ahead.values():
+            outdated.cancel()
+        self._ahead = {candidate.version: self._ahead_pool.submit(self._fetch, candidate)}
+
+    def _fetch(self, announced: Checkpoint) -> Path:
+        entry, digest = manifest.load(announced.policy, announced.version, self._objects)
+        if digest != announced.manifest_sha256:
+            raise BadCheckpointError(f"the manifest of version {announced.version} is not the announced one")
+        return self._store.fetch(entry)
+
+    def _fetched(self, live: Checkpoint) -> Path:
+        # A fetch ahead that failed is a fetch that failed; the next try starts afresh.
+        ahead = self._ahead.pop(live.version, None)
+        return self._fetch(live) if ahead is None else ahead.result()
+
     def _load(self, live: Checkpoint) -> None:
         start = time.perf_counter()
-        entry, digest = manifest.load(live.policy, live.version, self._objects)
-        if digest != live.manifest_sha256:
-            raise BadCheckpointError(f"the manifest of version {live.version} is not the announced one")
-        folder = self._store.fetch(entry)
+        folder = self._fetched(live)
         fetched = time.perf_counter()
         stage_s, pause_s = self._engine.reload(live.version, folder)
         self._ask_engine()
@@ -156,6 +179,7 @@ def main(settings: ReloaderSettings) -> None:
         run_until_signal(reloader.run)
     finally:
         ops.close()
+        reloader.close()
         checkpoints.close()
         engine.close()
         store.close()

@@ -6,6 +6,7 @@ import logging
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
 from ..infra.errors import LeydenError
 from ..infra.manifest import FileEntry, Manifest
@@ -35,6 +36,8 @@ class CheckpointStore:
             raise CacheInUseError(f"{root} is the cache of another reloader: give each its own cache_dir") from error
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
         self._verified: set[Path] = set()
+        # One fetch at a time: two of one version would write the same files.
+        self._fetching = Lock()
         for leftover in root.glob("*.part"):
             shutil.rmtree(leftover)
 
@@ -44,8 +47,13 @@ class CheckpointStore:
         Raises BadCheckpointError when the bytes are not what the manifest says, ObjectStoreError when it is away.
         """
         folder = self._root / f"{manifest.version:08d}-{manifest.run_id}"
-        if folder in self._verified:
-            return folder
+        if folder not in self._verified:
+            with self._fetching:
+                if folder not in self._verified:
+                    self._fetch(manifest, folder)
+        return folder
+
+    def _fetch(self, manifest: Manifest, folder: Path) -> None:
         entries = [entry for entry in manifest.files if entry.name.startswith(SERVE)]
         if not entries:
             raise BadCheckpointError(f"version {manifest.version}: the manifest names no file under {SERVE}")
@@ -58,15 +66,14 @@ class CheckpointStore:
         if not folder.exists():
             self._download(manifest, entries, folder)
         self._verified.add(folder)
-        return folder
 
     def keep_last(self, count: int, using: Path) -> None:
         """Remove all but the `count` newest versions; the folder in use always stays."""
-        folders = sorted((p for p in self._root.iterdir() if p.is_dir()), reverse=True)
+        folders = sorted((p for p in self._root.iterdir() if p.is_dir() and p.suffix != ".part"), reverse=True)
         for folder in folders[count:]:
             if folder != using:
-                shutil.rmtree(folder)
                 self._verified.discard(folder)
+                shutil.rmtree(folder)
 
     def close(self) -> None:
         """Let another reloader have the folder."""

@@ -149,7 +149,9 @@ class Deployment:
         client = EngineClient(settings.engine, settings.reload_timeout_s)
         self.closing += [log.close, store.close, client.close]
         metrics = ReloaderMetrics(CollectorRegistry())
-        return Reloader(settings, log, self.objects, store, client, metrics, root / "reloads.jsonl")
+        made = Reloader(settings, log, self.objects, store, client, metrics, root / "reloads.jsonl")
+        self.closing.append(made.close)
+        return made
 
     def close(self) -> None:
         """End what was made."""

@@ -64,6 +64,18 @@ def test_a_candidate_becomes_live_and_is_loaded_from_verified_files(
     assert 0 <= line["seconds"]["announcement_to_serving"] < 20
 
 
+def test_a_candidate_is_fetched_while_its_gates_are_asked(
+    stand: Any, fake_engine: Any, new_weights: MakeWeights
+) -> None:
+    entry = stand.publish(1, None, new_weights(1))
+    reloader = stand.reloader(fake_engine.url)
+    folder = stand.folder / "cache" / f"00000001-{entry.run_id}"
+    until(folder.exists, reloader.step)
+    assert fake_engine.loaded == []
+    promote(stand, 1)
+    until(lambda: fake_engine.loaded == [(1, folder)], reloader.step)
+
+
 def test_the_newest_of_several_candidates_becomes_live_at_once(stand: Any, new_weights: MakeWeights) -> None:
     for version in (1, 2, 3):
         stand.publish(version, version - 1 or None, new_weights(version))

@@ -6,7 +6,7 @@ import pytest
 from leyden.avro import Checkpoint
 from leyden.infra.lineage import fold
 from leyden.serving.engine_client import EngineState
-from leyden.serving.follow import View, backoff_s, seen, to_load, why_not_ready
+from leyden.serving.follow import View, backoff_s, seen, to_load, to_prefetch, why_not_ready
 
 
 def record(version: int, state: str, parent: int | None = None) -> Checkpoint:
@@ -59,6 +59,13 @@ def test_a_replica_on_a_rolled_back_version_is_not_ready() -> None:
     )
     view = View(lineage, True, replace(ENGINE, version=2), ready_replica="first start")
     assert why_not_ready(view) == "the engine runs version 2, which was rolled back; live is 1"
+
+
+def test_only_what_may_become_live_is_fetched_ahead() -> None:
+    candidate = record(2, "candidate", 1)
+    assert to_prefetch(View(LIVE_1, True, ENGINE)) is None
+    assert to_prefetch(View(LIVE_1.apply(candidate), True, ENGINE)) == candidate
+    assert to_prefetch(View(LIVE_1.apply(candidate).apply(record(2, "rolled_back", 1)), True, ENGINE)) is None
 
 
 def test_back_off_doubles_and_is_bounded() -> None:
