@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import LeydenError
+from .processes import bound
 
 Say = Callable[[str], None]
 HEARTBEAT_S = 10.0
@@ -61,7 +62,11 @@ def run_shown(what: str, argv: list[str], log: Path, say: Say, env: Mapping[str,
     began = last = time.monotonic()
     with log.open("wb") as out:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
+            bound(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
         )
         try:
             while process.poll() is None:

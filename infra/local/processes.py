@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,11 @@ class ProcessId:
             return False
 
 
+def bound(argv: Sequence[str]) -> list[str]:
+    """The command in a process that gets SIGTERM from the kernel when the thread that starts it dies."""
+    return [sys.executable, "-I", "-S", str(_BOUND_CHILD), str(int(signal.SIGTERM)), str(os.getpid()), *argv]
+
+
 def spawn(spec: ProcessSpec, log: Path) -> subprocess.Popen[bytes]:
     """Start it as the leader of a session of its own, with its output in `log`; it gets SIGTERM when we die.
 
@@ -56,10 +61,7 @@ def spawn(spec: ProcessSpec, log: Path) -> subprocess.Popen[bytes]:
     """
     with log.open("ab") as out:
         return subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-S", str(_BOUND_CHILD)),
-                *(str(int(signal.SIGTERM)), str(os.getpid()), *spec.argv),
-            ],
+            bound(spec.argv),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
