@@ -23,9 +23,9 @@ class Facts:
 
     ledger: set[str] = field(default_factory=set)  # response ids that agents received whole
     in_kafka: set[str] = field(default_factory=set)  # response ids of completed calls in `events`
-    in_trajectories: set[str] = field(default_factory=set)  # the same in final trajectories
+    in_trajectories: set[str] = field(default_factory=set)  # the same in trajectories
     versions_served: set[int] = field(default_factory=set)  # that calls were answered by
-    trajectories: dict[Rollout, Trajectory] = field(default_factory=dict)  # final, the highest revision
+    trajectories: dict[Rollout, Trajectory] = field(default_factory=dict)  # the highest revision of each attempt
     manifests: list[Manifest] = field(default_factory=list)  # ascending
     live_ms: dict[int, int] = field(default_factory=dict)  # when a version was announced as live
     lineage: Lineage = field(default_factory=lambda: Lineage(""))
@@ -40,7 +40,7 @@ def gather(settings: RoleSettings, ledger: Path) -> Facts:
         _see_event(facts, decode(message.value() or b"", Event))
     for message in kafka.read_all(settings.kafka, settings.prefix + topics.TRAJECTORIES):
         record = decode_any(message.value() or b"")
-        if isinstance(record, Trajectory) and record.final:
+        if isinstance(record, Trajectory):
             known = facts.trajectories.get((record.rollout_id, record.attempt))
             if known is None or known.revision < record.revision:
                 facts.trajectories[(record.rollout_id, record.attempt)] = record

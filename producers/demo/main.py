@@ -28,6 +28,8 @@ N_UPDATES = 18
 MAX_LEARNING_S = 570.0
 """No update begins that would end later."""
 SLOTS = 64
+TIMEOUT_S = 300.0
+"""Of a rollout. One that is cut off may have a call that Kafka has and the agent has not: plenty, for slow machines."""
 MODEL = "SmolLM2-135M-Instruct"
 
 
@@ -51,9 +53,9 @@ def run(seed: int, folder: Path, n_updates: int = N_UPDATES, n_held_out: int = N
             algorithm=LightningRL(groups_per_step=16, group_size=8, learning_rate=2e-5, seed=seed),
             slots=SLOTS,
             engine=EngineSpec(model, max_model_len=512, max_num_seqs=128, threads=1),
-            env={LEDGER: str(ledger.resolve()), "LEYDEN_LOSS": "truncated_is", "LEYDEN_THREADS": "2"},
+            env={LEDGER: str(ledger.resolve()), "LEYDEN_LOSS": "truncated_is", "LEYDEN_THREADS": "1"},
             state_dir=stack_dir,
-            timeout_s=120.0,
+            timeout_s=TIMEOUT_S,
             on_progress=progress,
             say=progress.say,
         )

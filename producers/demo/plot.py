@@ -18,6 +18,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     left.set(
         xlabel="update", ylabel="sampled reward", ylim=(0, 1), title=f"{report['model']}, {report['minutes']:.1f} min"
     )
+    left.xaxis.get_major_locator().set_params(integer=True)
     left.grid(alpha=0.3)
     names = list(report["heldout"])
     for offset, when, color in ((-0.2, "before", "#bbbbbb"), (0.2, "after", "#1f6f8b")):

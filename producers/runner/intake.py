@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import orjson
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ...avro import Task, decode
 from ...avro.errors import DecodeError
@@ -27,6 +27,8 @@ POLL_S = 0.05
 SESSION_TIMEOUT_MS = 6000
 # How long giving up partitions waits for the ends of what is cancelled; the group waits as long.
 REVOKE_WAIT_S = 5.0
+# How far the clocks of those who write tasks and events may differ.
+CLOCK_SKEW_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -60,11 +62,14 @@ class Intake:
         self._trackers: dict[int, OffsetTracker] = {}
         self._assigned_end: dict[int, int] = {}
         self._claims: ClaimLog | None = None
+        self._claims_from_ms = 0
+        self._stop = threading.Event()
         self._paused = False
         self.ready = False
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop` is set or the agent host is gone."""
+        self._stop = stop
         self._consumer.subscribe(
             [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
@@ -107,15 +112,38 @@ class Intake:
     def _decide(self, task: Task, message: Message) -> Decision:
         """Tasks that were in the topic when this runner got the partition may have been begun by another one."""
         partition, offset = message.partition() or 0, message.offset() or 0
-        if offset >= self._assigned_end.get(partition, 0):
+        if not self._was_there(partition, offset):
             return Begin(task.attempt)
-        if self._claims is None:
-            self._claims = read_claims(self._settings.kafka, self._settings.prefix, message.timestamp()[1])
-        decision = decide(task, self._claims.of(task.rollout_id), self._settings.max_redeliveries)
+        claims = self._claims_since(message.timestamp()[1] - CLOCK_SKEW_MS)
+        decision = decide(task, claims.of(task.rollout_id), self._settings.max_redeliveries)
         if decision != Begin(task.attempt):
             REDELIVERED_TOTAL.labels(type(decision).__name__.lower()).inc()
             log.info("rollout %s was delivered again: %s", task.rollout_id, decision)
         return decision
+
+    def _was_there(self, partition: int, offset: int) -> bool:
+        """Whether the task lay in its partition when that was assigned, or shortly after."""
+        if partition not in self._assigned_end:
+            try:
+                ends = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=10.0)
+            except KafkaException as error:
+                log.warning("topic %s partition %d: %s", self._topic, partition, error)
+                return True
+            self._assigned_end[partition] = ends[1]
+        return offset < self._assigned_end[partition]
+
+    def _claims_since(self, since_ms: int) -> ClaimLog:
+        """What the log says from `since_ms` on; read once an assignment, and again for an older task."""
+        while self._claims is None or since_ms < self._claims_from_ms:
+            try:
+                self._claims = read_claims(self._settings.kafka, self._settings.prefix, since_ms)
+                self._claims_from_ms = since_ms
+            except (KafkaUnavailableError, KafkaException) as error:
+                # Without the claims the task cannot be begun; the group membership goes on in the meantime.
+                log.warning("claims cannot be read, asking again: %s", error)
+                if self._stop.wait(1.0):
+                    raise
+        return self._claims
 
     def _put_aside(self, message: Message, reason: str) -> None:
         partition, offset = message.partition() or 0, message.offset() or 0
@@ -142,9 +170,9 @@ class Intake:
             (self._consumer.pause if full else self._consumer.resume)(partitions)
             self._paused = full
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for tp in partitions:
-            self._assigned_end[tp.partition] = consumer.get_watermark_offsets(tp, timeout=10.0)[1]
+            self._assigned_end.pop(tp.partition, None)
             self._trackers[tp.partition] = OffsetTracker()
         self._claims, self._paused, self.ready = None, False, True
 
