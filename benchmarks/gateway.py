@@ -11,7 +11,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import psutil
 import uvloop
@@ -111,7 +111,7 @@ def measure(url: str, path: str, stream: bool, n_calls: int, server: psutil.Proc
     return Run(n_calls / seconds, cpu_s / n_calls * 1000, statistics.median(latencies) * 1000)
 
 
-def compare(stack: RunningStack, upstream: psutil.Process) -> dict[str, float]:
+def compare(stack: RunningStack, upstream: psutil.Process) -> dict[str, Any]:
     """Both sides in turn, ROUNDS times; medians. The first round of each is a warm-up of a tenth of its calls."""
     gateway_id = stack.status("gateway").id
     assert gateway_id is not None

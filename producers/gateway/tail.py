@@ -65,11 +65,11 @@ class Tail:
 
 def _read(message: Message) -> EventHead | None:
     """The start or end of an attempt, else None."""
-    value = message.value()
-    if message.error() is not None or value is None or len(value) > _MAX_BYTES:
+    # len() does not copy the value, and most records here are calls, which are long.
+    if message.error() is not None or len(message) > _MAX_BYTES:
         return None
     try:
-        head = decode_head(value)
+        head = decode_head(message.value() or b"")
     except DecodeError as error:
         log.warning("%s [%s] @ %s: %s", message.topic(), message.partition(), message.offset(), error)
         return None

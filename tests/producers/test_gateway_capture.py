@@ -78,9 +78,7 @@ def outline(stream: list[dict[str, Any]]) -> dict[str, Any]:
         "shapes": {tuple(chunk) for chunk in stream} | {tuple(choice) for choice in choices},
         "ends": [choice for choice in choices if choice["finish_reason"]],
         "usage": [chunk["usage"] for chunk in stream if chunk.get("usage")],
-        "empty deltas": sum(
-            not delta and not choice["finish_reason"] for delta, choice in zip(deltas, choices, strict=True)
-        ),
+        "empty deltas": any(not delta and not end["finish_reason"] for delta, end in zip(deltas, choices, strict=True)),
     }
 
 
@@ -164,16 +162,13 @@ def test_tokens_that_show_no_text_stay_aligned_in_a_stream(
 def test_openai_client_reads_plain_streamed_and_tool_answers(gateway: RunningStack) -> None:
     client = openai.OpenAI(base_url=f"{gateway.gateway_url}/rollout/{new_id()}/attempt/1/v1", api_key="none")
     ask: dict[str, Any] = {"model": "policy", "messages": HELLO, "max_tokens": 40, "seed": 3}
-    plain = client.chat.completions.create(**ask)
+    create: Any = client.chat.completions.create
+    plain = create(**ask)
     assert plain.choices[0].finish_reason in ("length", "stop")
-    deltas = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**ask, stream=True)]
+    deltas = [chunk.choices[0].delta.content or "" for chunk in create(**ask, stream=True)]
     assert "".join(deltas) == plain.choices[0].message.content
-    (tool,) = (
-        client.chat.completions.create(**ask | {"max_tokens": 100}, tools=[WEATHER], extra_body=CALLS_WEATHER)
-        .choices[0]
-        .message.tool_calls
-        or []
-    )
+    forced = create(**ask | {"max_tokens": 100}, tools=[WEATHER], extra_body=CALLS_WEATHER)
+    (tool,) = forced.choices[0].message.tool_calls
     assert tool.type == "function"
     assert json.loads(tool.function.arguments) == {"city": "Oslo"}
     client.close()
