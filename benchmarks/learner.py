@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 MIN_BARE_RATIO = 0.85
 ROUNDS = 3
 # The demo's shape: a shared prompt, a tool call, its result as observation, the answer.
-N_GROUPS, PER_GROUP, PROMPT, CALL, OBSERVATION, ANSWER = 8, 8, 170, 12, 12, 10
+N_GROUPS, PER_GROUP, PROMPT, CALL, OBSERVATION, ANSWER = 4, 8, 170, 12, 12, 10
 PACK_TOKENS = 2048
 
 
