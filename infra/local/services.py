@@ -178,6 +178,8 @@ def engine_process(engine: EngineSpec, port: int, cache: Path) -> ProcessSpec:
             *("--block-size", "32", "--enable-prefix-caching"),
             # Behaviour logprobs are those of the distribution that was sampled from.
             *("--logprobs-mode", "processed_logprobs"),
+            # Sampling defaults are the ones of the OpenAI API, which the gateway records, not the model folder's.
+            *("--generation-config", "vllm"),
             *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
             *("--worker-extension-cls", "leyden.serving.vllm_plugin.worker.WorkerExtension"),
             *("--middleware", "leyden.serving.vllm_plugin.middleware.LeydenMiddleware"),
