@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..infra import kafka, topics
+from ..infra.errors import SettingsError
 from ..infra.logs import setup_logging
 from ..infra.objects import ObjectStore
 from ..infra.schema_exchange import learning_store
@@ -52,12 +53,21 @@ def group(settings: StreamSettings) -> None:
 
 def _start(spec: StageSpec, settings: StreamSettings, objects: ObjectStore) -> None:
     setup_logging(spec.role)
+    refuse_long_timeouts(settings)
     topics.require(kafka.admin(settings.kafka), settings.prefix, settings.kafka)
     datadir = own_datadir(settings.state_dir / spec.role)
     try:
         run(spec, settings, objects, datadir)
     finally:
         shutil.rmtree(datadir, ignore_errors=True)
+
+
+def refuse_long_timeouts(settings: StreamSettings) -> None:
+    """Raises SettingsError where a key could be open longer than its events are kept."""
+    kept_ms = min(int(s.config["retention.ms"]) for s in topics.SPECS if s.name in (topics.EVENTS, topics.TRAJECTORIES))
+    for name in ("idle_timeout_s", "absolute_timeout_s", "group_timeout_s"):
+        if getattr(settings, name) * 1000 >= kept_ms:
+            raise SettingsError(f"{name} must be shorter than the topics' retention of {kept_ms // topics.DAY_MS} days")
 
 
 def own_datadir(folder: Path) -> Path:

@@ -47,9 +47,12 @@ def join_retries(calls: Iterable[Call]) -> tuple[list[Call], list[Call]]:
     Only a request that says it is a retry is one. It joins the latest call before it with an equal digest that nothing
     was joined to yet; of a chain, the last completed answer counts, or the last where none completed.
     """
+    ordered = sorted(calls, key=lambda c: c.order)
+    if not any(c.head.retry_count for c in ordered):
+        return ordered, []
     chains: list[list[Call]] = []
     by_digest: dict[tuple[bytes, str | None], list[list[Call]]] = {}
-    for call in sorted(calls, key=lambda c: c.order):
+    for call in ordered:
         same = by_digest.setdefault((call.head.request_digest, call.head.agent), [])
         chain = None
         if call.head.retry_count > 0:

@@ -1,42 +1,21 @@
 """Faust's consumer for a log that is its own state: chunks instead of messages, and a committed offset that is ours."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from aiokafka.errors import IllegalStateError, KafkaError
-from aiokafka.structs import OffsetAndMetadata, TopicPartition
+from aiokafka.structs import TopicPartition
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import Message
 
-log = logging.getLogger(__name__)
+from .faust_patches.fetch_wait import FetchWait
+from .faust_patches.thread_safe_seek import ThreadSafeSeek
+from .faust_patches.tolerant_commit import TolerantCommit
 
 
-class LogConsumerThread(driver.AIOKafkaConsumerThread):
-    """Faust's consumer thread, with a fetch wait that is a setting and commits that may fail without a crash."""
-
-    def _create_worker_consumer(self, transport: driver.Transport) -> Any:
-        consumer = super()._create_worker_consumer(transport)
-        # 1500 ms are hard-coded upstream: a partition that resumes waits that long for the fetch under way.
-        consumer._fetch_max_wait_ms = cast(LogTransport, transport).fetch_wait_ms
-        return consumer
-
-    async def _commit(self, offsets: Mapping[TP, int]) -> bool:
-        # Upstream crashes the app on any error. A commit that is missing costs a replay, nothing else.
-        assigned = self.assignment()
-        wanted = {
-            TopicPartition(tp.topic, tp.partition): OffsetAndMetadata(offset, "")
-            for tp, offset in offsets.items()
-            if tp in assigned
-        }
-        try:
-            await self._ensure_consumer().commit(wanted)
-        except (KafkaError, IllegalStateError) as error:
-            log.warning("offsets were not committed, a restart would read more: %r", error)
-            return False
-        return True
+class LogConsumerThread(FetchWait, TolerantCommit):
+    """Faust's consumer thread, repaired."""
 
     async def start_offset(self, tp: TP) -> int:
         """The committed offset, or where the log begins."""
@@ -48,7 +27,7 @@ class LogConsumerThread(driver.AIOKafkaConsumerThread):
         return committed if committed is not None else (await consumer.beginning_offsets([tp]))[tp]
 
 
-class LogConsumer(driver.Consumer):
+class LogConsumer(ThreadSafeSeek):
     """Delivers one event per partition and chunk (value: list of records) from the source topic.
 
     Of the source topic nothing is acknowledged message by message: the committed offset is what

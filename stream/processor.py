@@ -27,6 +27,8 @@ MAX_UNSETTLED = 6
 # A refused chunk is sought again; after this many the missing offsets are taken for gone (retention, aborted records).
 SEEKS_BEFORE_GAP_IS_TAKEN = 4
 SEEK_AGAIN_S = 1.0
+QUIET_S = 2.0
+QUIET_WHILE_BUSY_S = 15.0
 ASK_EXPIRY_AGAIN_MS = 30_000
 
 
@@ -121,6 +123,7 @@ class Processor(Generic[S]):
         self._cache = PayloadCache(cache_bytes)
         self._owned: dict[int, Owned[S]] = {}
         self._refetch_lock = asyncio.Lock()
+        self._moved_at = time.monotonic()
         self.n_progress = 0
 
     # --- ownership ----------------------------------------------------------------------------------------------------
@@ -188,7 +191,8 @@ class Processor(Generic[S]):
             n += 1
         for key in own.log.hold_back():
             work.rows[key] = own.log.record(key)
-        own.moved_at, own.n_seeks = time.monotonic(), 0
+        self._moved_at = own.moved_at = time.monotonic()
+        own.n_seeks = 0
         self.n_progress += 1
         self.metrics.records.inc(n)
         self.metrics.count(before, astuple(own.log.counts))
@@ -318,14 +322,13 @@ class Processor(Generic[S]):
     def stalled(self, ends: dict[int, int]) -> dict[int, int]:
         """Partition -> offset to seek to, of partitions with records before them that do not come."""
         seeks: dict[int, int] = {}
+        now = time.monotonic()
         for partition, own in self._owned.items():
-            behind = ends.get(partition, 0) > own.log.next
-            if (
-                behind
-                and not own.settling
-                and time.monotonic() - own.moved_at > 2.0
-                and (offset := self.seek_wanted(own)) is not None
-            ):
+            behind = ends.get(partition, 0) > own.log.next and not own.settling
+            # While other partitions move, this one's chunks are probably waiting for their turn.
+            quiet = now - self._moved_at > QUIET_S or now - own.moved_at > QUIET_WHILE_BUSY_S
+            quiet = quiet and now - own.moved_at > QUIET_S
+            if behind and quiet and (offset := self.seek_wanted(own)) is not None:
                 seeks[partition] = offset
         return seeks
 

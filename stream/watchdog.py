@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -64,7 +65,15 @@ class Stall:
 class Watchdog:
     """Runs `Stall` in a thread and ends the process."""
 
-    def __init__(self, watched: Watched, settings: StreamSettings, source: str, group: str) -> None:
+    def __init__(
+        self,
+        watched: Watched,
+        settings: StreamSettings,
+        source: str,
+        group: str,
+        leave: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._leave = leave
         self._watched = watched
         self._settings = settings
         self._source = source
@@ -100,7 +109,8 @@ class Watchdog:
                     self._still_s,
                     self._watched.state(),
                 )
-                os._exit(EXIT_STALLED)
+                self._leave(EXIT_STALLED)
+                return
 
     def _has_work(self, client: Consumer) -> bool | None:
         """Whether records lie before this worker; None where Kafka does not answer."""

@@ -80,7 +80,7 @@ class Shape:
     group_size: int = 2
 
 
-def random_log(seed: int, shape: Shape = Shape()) -> list[bytes]:  # noqa: B008
+def random_log(seed: int, shape: Shape = Shape()) -> list[bytes]:
     """Rollouts interleaved, with retries, second attempts, duplicates and late rewards."""
     rng = random.Random(seed)
     threads = [_rollout(f"r{i}", f"g{i // shape.group_size}", rng, shape) for i in range(shape.n_rollouts)]

@@ -55,7 +55,8 @@ def batches(log: list[bytes], min_group: int = 2, serve: bool = False) -> list[T
 def test_a_group_is_emitted_when_every_rollout_is_final_and_rewarded():
     log = [final("a"), final("b", None), final("b", 0.5, revision=1)]
     (batch,) = batches(log)
-    assert [(m.rollout_id, m.revision, m.offset, m.reward) for m in batch.members] == [("a", 0, 0, 1.0), ("b", 1, 2, 0.5)]
+    members = [(m.rollout_id, m.revision, m.offset, m.reward) for m in batch.members]
+    assert members == [("a", 0, 0, 1.0), ("b", 1, 2, 0.5)]
 
 
 def test_failed_rollouts_complete_a_group_and_are_marked():

@@ -11,9 +11,7 @@ def test_offsets_survive_packing(offsets: list[int]):
     assert unpack_offsets(pack_offsets(offsets)) == offsets
 
 
-@given(
-    closed=st.booleans(), revision=st.integers(-1, 2**31 - 1), applied=st.integers(-1, 2**60), ids=st.binary(max_size=80)
-)
+@given(st.booleans(), st.integers(-1, 2**31 - 1), st.integers(-1, 2**60), st.binary(max_size=80))
 def test_a_row_survives_its_bytes(closed: bool, revision: int, applied: int, ids: bytes):
     row = Row(closed, revision, applied, 5, 6, ids[: len(ids) // 8 * 8], b"kept")
     assert Row.decode(row.encode()) == row
