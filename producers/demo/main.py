@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from ...infra.local.models import smollm2_model
 from ...infra.local.stack import EngineSpec
 from ..ledger import LEDGER
 from ..training.algorithm import LightningRL
+from ..training.results import RolloutResult, mean_reward
 from ..training.session import Session
+from ..training.tasks import Items
 from ..training.trainer import Trainer
 from .facts import Facts, gather
 from .plot import draw
@@ -31,6 +34,8 @@ SLOTS = 64
 TIMEOUT_S = 300.0
 """Of a rollout. One that is cut off may have a call that Kafka has and the agent has not: plenty, for slow machines."""
 MODEL = "SmolLM2-135M-Instruct"
+# Two cores for everything: threads that spin while they wait take them from whom they wait for.
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 
 
 def run(seed: int, folder: Path, n_updates: int = N_UPDATES, n_held_out: int = N_HELD_OUT) -> bool:
@@ -53,7 +58,7 @@ def run(seed: int, folder: Path, n_updates: int = N_UPDATES, n_held_out: int = N
             algorithm=LightningRL(groups_per_step=16, group_size=8, learning_rate=2e-5, seed=seed),
             slots=SLOTS,
             engine=EngineSpec(model, max_model_len=512, max_num_seqs=128, threads=1),
-            env={LEDGER: str(ledger.resolve()), "LEYDEN_LOSS": "truncated_is", "LEYDEN_THREADS": "1"},
+            env={LEDGER: str(ledger.resolve()), "LEYDEN_LOSS": "truncated_is", "LEYDEN_THREADS": "2", **PASSIVE},
             state_dir=stack_dir,
             timeout_s=TIMEOUT_S,
             on_progress=progress,
@@ -61,13 +66,15 @@ def run(seed: int, folder: Path, n_updates: int = N_UPDATES, n_held_out: int = N
         )
         with trainer.running(train.word_problem) as session:
             progress.say("evaluating the model as it is")
-            before = {name: session.evaluate(items) for name, items in problems.items()}
+            before = _evaluate(session, problems, progress)
             began = time.monotonic()
             session.fit(tasks.generate(f"train-{seed}", 16 * n_updates, tasks.TRAINED), n_updates, max_s=MAX_LEARNING_S)
             minutes = (time.monotonic() - began) / 60
             progress.say("evaluating what it has become")
-            evaluations = {name: Evaluation(before[name], session.evaluate(items)) for name, items in problems.items()}
-            facts = _settled(session, ledger)
+            after = _evaluate(session, problems, progress)
+            # While the stack still runs: topics and manifests are in it.
+            facts = gather(session.deployment.settings, ledger)
+    evaluations = {name: Evaluation(before[name], after[name]) for name in problems}
     report = make_report(facts, MODEL, evaluations, minutes, progress.reload_seconds(facts.live_ms))
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     draw(report, folder / "learning.png")
@@ -85,9 +92,14 @@ def _fresh(folder: Path) -> Path:
     return stack_dir
 
 
-def _settled(session: Session, ledger: Path) -> Facts:
-    """Read while the stack still runs: the topics and the manifests are in it."""
-    return gather(session.deployment.settings, ledger)
+def _evaluate(
+    session: Session, problems: Mapping[str, Items], progress: DemoProgress
+) -> dict[str, list[RolloutResult]]:
+    results = {}
+    for name, items in problems.items():
+        results[name] = session.evaluate(items)
+        progress.say(f"  {name.replace('_', ' ')}: {mean_reward(results[name]) or 0.0:.3f} of {len(items)} right")
+    return results
 
 
 def _show(

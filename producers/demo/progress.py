@@ -21,6 +21,9 @@ class DemoProgress:
             TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=True),
             console=console,
+            # A round alternates between two phases of different speed: an estimate over seconds would jump.
+            speed_estimate_period=180.0,
+            refresh_per_second=4,
             disable=not console.is_terminal,
         )
         self._task = self._bar.add_task("starting", total=None, note="")
