@@ -35,8 +35,8 @@ def build_model(attention: str, seed: int = 0) -> LlamaForCausalLM:
         num_key_value_heads=2,
         tie_word_embeddings=True,
         initializer_range=0.2,
-        attn_implementation=attention,
     )
+    config._attn_implementation = attention
     return LlamaForCausalLM(config).eval()
 
 

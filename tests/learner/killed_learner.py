@@ -44,5 +44,6 @@ class MortalWriter(CheckpointWriter):
         die_at("after_announcement", f"/{records[0].version:08d}/")
 
 
-vars(role).update(ObjectStore=MortalStore, CheckpointWriter=MortalWriter)
+for name, mortal in (("ObjectStore", MortalStore), ("CheckpointWriter", MortalWriter)):
+    setattr(role, name, mortal)
 role.main(settings)

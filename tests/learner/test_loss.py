@@ -61,7 +61,7 @@ def trainer_class() -> Any:
     """TRL's trainer; its import says that it knows older engines only, which does not matter here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from trl import GRPOTrainer
+        from trl.trainer.grpo_trainer import GRPOTrainer
     return GRPOTrainer
 
 

@@ -168,7 +168,7 @@ def manifests(settings: RoleSettings) -> list[Manifest]:
 
 def wait_for(settings: RoleSettings, offset: int) -> list[Manifest]:
     """All manifests once one has consumed up to `offset`."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline, found = time.monotonic() + DEADLINE_S, list[Manifest]()
     while time.monotonic() < deadline:
         if (found := manifests(settings)) and found[-1].offset_to >= offset:
             return found

@@ -15,7 +15,8 @@ from leyden.learner.step import Stepper, StepSettings
 from leyden.learner.tree import build_trees
 from leyden.learner.types import Sequence
 
-MakeModel, MakeGroup = Callable[..., Any], Callable[..., list[Sequence]]
+MakeModel = Callable[..., Any]
+MakeGroup = Callable[..., list[Sequence]]
 same_fixtures = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )

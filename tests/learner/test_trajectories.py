@@ -56,7 +56,7 @@ def write(deployment: RoleSettings) -> Callable[[int, list[bytes]], list[Place]]
                 deployment.prefix + topics.TRAJECTORIES,
                 value=value,
                 partition=partition,
-                on_delivery=lambda error, m: places.append((m.partition(), m.offset())),
+                on_delivery=lambda error, m: places.append((m.partition() or 0, m.offset() or 0)),
             )
         producer.flush(30)
         return places
