@@ -25,6 +25,7 @@ class Workers:
         self.settings = settings
         self._logs = logs
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._ending: list[subprocess.Popen[bytes]] = []
         self._env = os.environ | {
             "LEYDEN_PREFIX": settings.prefix,
             "LEYDEN_KAFKA__BOOTSTRAP": settings.kafka.bootstrap,
@@ -41,7 +42,7 @@ class Workers:
     def start(self, *roles: str) -> None:
         """One process a role, beside those that run."""
         for role in roles:
-            with (self._logs / f"{role}-{len(self._running)}.log").open("wb") as out:
+            with (self._logs / f"{role}-{len(self._running) + len(self._ending)}.log").open("wb") as out:
                 command = [sys.executable, "-P", "-m", "leyden", role]
                 self._running.append((role, subprocess.Popen(command, env=self._env, stdout=out, stderr=out)))
 
@@ -50,6 +51,7 @@ class Workers:
         place = next(i for i, (name, _) in enumerate(self._running) if name == role)
         _, process = self._running.pop(place)
         process.send_signal(how)
+        self._ending.append(process)
         return process
 
     def alive(self) -> list[str]:
@@ -58,7 +60,7 @@ class Workers:
 
     def stop(self) -> None:
         """Kill all."""
-        for _, process in self._running:
+        for process in [*self._ending, *(process for _, process in self._running)]:
             process.kill()
             process.wait(10)
 
