@@ -45,7 +45,7 @@ bench: services ## every benchmark; the last line of each is its result as JSON
 	@failed=0; for name in $(BENCHMARKS); do $(PYTHON) -m benchmarks.$$name $(ARGS) || failed=1; done; exit $$failed
 
 examples: services ## the tests of the examples
-	@$(PYTHON) -m pytest tests/examples $(ARGS)
+	@$(PYTHON) -m pytest tests/producers/test_demo.py $(ARGS)
 
 up: services ## the stack in the foreground until Ctrl-C
 	@$(LEYDEN) fetch smollm2
