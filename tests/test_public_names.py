@@ -27,6 +27,8 @@ def test_exported_names_are_these_and_all_can_be_imported() -> None:
 
 
 def test_import_leyden_imports_none_of_the_heavy_libraries() -> None:
-    program = "import sys, leyden; print([m for m in ('torch', 'confluent_kafka', 'pydantic', 'faust') if m in sys.modules])"
+    program = (
+        "import sys, leyden; print([m for m in ('torch', 'confluent_kafka', 'pydantic', 'faust') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
