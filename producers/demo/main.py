@@ -30,7 +30,10 @@ N_HELD_OUT = 128
 N_UPDATES = 18
 MAX_LEARNING_S = 570.0
 """No update begins that would end later."""
-SLOTS = 64
+SLOTS = 128
+"""A whole round at once: the engine's throughput grows with its batch."""
+LEARNING_RATE = 4e-5
+"""At 2e-5 the same curve takes twice the updates, more than ten minutes."""
 TIMEOUT_S = 300.0
 """Of a rollout. One that is cut off may have a call that Kafka has and the agent has not: plenty, for slow machines."""
 MODEL = "SmolLM2-135M-Instruct"
@@ -55,7 +58,7 @@ def run(seed: int, folder: Path, n_updates: int = N_UPDATES, n_held_out: int = N
         model = smollm2_model(progress.say)
         trainer = Trainer(
             model=model,
-            algorithm=LightningRL(groups_per_step=16, group_size=8, learning_rate=2e-5, seed=seed),
+            algorithm=LightningRL(groups_per_step=16, group_size=8, learning_rate=LEARNING_RATE, seed=seed),
             slots=SLOTS,
             engine=EngineSpec(model, max_model_len=512, max_num_seqs=128, threads=1),
             env={LEDGER: str(ledger.resolve()), "LEYDEN_LOSS": "truncated_is", "LEYDEN_THREADS": "2", **PASSIVE},
