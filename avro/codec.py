@@ -49,10 +49,10 @@ def _datum(record: Record) -> dict[str, Any]:
         value = getattr(record, name)
         if name == "body":
             value = (value.SCHEMA, _datum(value))
-        elif name in _PLAIN and value is not None:
-            value = _datum(value)
         elif name in _LISTS:
             value = [_datum(item) for item in value]
+        elif name in _PLAIN and value is not None:
+            value = _datum(value)
         out[name] = value
     return out
 
@@ -67,10 +67,10 @@ def _build(cls: type[R], datum: dict[str, Any], classes: dict[str, type[Record]]
         if name == "body":
             branch, inner = value
             value = _build(classes[branch], inner, classes)
-        elif name in _PLAIN and value is not None:
-            value = _build(_PLAIN[name], value, classes)
         elif name in _LISTS:
             value = [_build(_LISTS[name], item, classes) for item in value]
+        elif name in _PLAIN and value is not None:
+            value = _build(_PLAIN[name], value, classes)
         kwargs[name] = value
     return cls(**kwargs)
 

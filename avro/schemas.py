@@ -96,7 +96,11 @@ class SchemaStore:
 
 def committed_texts() -> list[str]:
     """The texts of schemas/*.avsc, oldest version of each record first."""
-    files = [p for p in resources.files(__package__).joinpath("schemas").iterdir() if p.name.endswith(".avsc")]
+    files = [
+        p
+        for p in resources.files(__name__.rpartition(".")[0]).joinpath("schemas").iterdir()
+        if p.name.endswith(".avsc")
+    ]
 
     def order(name: str) -> tuple[str, int]:
         record, version, _ = name.split(".")

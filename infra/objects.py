@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import urllib3
 from minio import Minio
@@ -74,8 +74,9 @@ class ObjectStore:
         try:
             url = self.client.presigned_put_object(self.bucket, key)
             # The pieces can be sent only once: whoever wants another try calls again with fresh ones.
+            body: Any = chunks  # urllib3 sends any iterable of bytes-like pieces; its types know fewer
             response = self._pool.request(
-                "PUT", url, body=chunks, headers={"Content-Length": str(n_bytes)}, retries=False
+                "PUT", url, body=body, headers={"Content-Length": str(n_bytes)}, retries=False
             )
         except (MinioException, urllib3.exceptions.HTTPError) as error:
             raise ObjectStoreError(f"object {key}: {error}") from error
