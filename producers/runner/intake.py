@@ -64,7 +64,7 @@ class Intake:
         self._claims: ClaimLog | None = None
         self._claims_from_ms = 0
         self._stop = threading.Event()
-        self._paused = False
+        self._paused: bool | None = None  # None: not said of all the partitions that are assigned now
         self.ready = False
 
     def run(self, stop: threading.Event) -> None:
@@ -174,7 +174,8 @@ class Intake:
         for tp in partitions:
             self._assigned_end.pop(tp.partition, None)
             self._trackers[tp.partition] = OffsetTracker()
-        self._claims, self._paused, self.ready = None, False, True
+        # A partition that was paused when it was taken away is still paused when it comes back.
+        self._claims, self._paused, self.ready = None, None, True
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """The rollouts go with their partitions: cancelled here, begun again by the next owner."""

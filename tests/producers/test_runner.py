@@ -2,10 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -31,6 +32,8 @@ def agent(task, llm):
         time.sleep(600)
     return task["value"]
 """
+
+SLOTS = 4
 
 
 class StandInForSettle(BaseHTTPRequestHandler):
@@ -60,7 +63,7 @@ class Runner:
 
     def __init__(self, deployment: RoleSettings, agent: Path, gateway_url: str) -> None:
         self._env = {**os.environ, **settings_env(deployment), "LEYDEN_GATEWAY_URL": gateway_url}
-        self._env |= {"LEYDEN_AGENT": f"{agent}:agent", "LEYDEN_SLOTS": "4"}
+        self._env |= {"LEYDEN_AGENT": f"{agent}:agent", "LEYDEN_SLOTS": str(SLOTS)}
         self.process = self.begin()
 
     def begin(self) -> "subprocess.Popen[bytes]":
@@ -74,6 +77,7 @@ def runner(deployment: RoleSettings, tmp_path: Path, gateway_url: str) -> Iterat
     (tmp_path / "agent.py").write_text(AGENT)
     made = Runner(deployment, tmp_path / "agent.py", gateway_url)
     yield made
+    made.process.send_signal(signal.SIGCONT)
     made.process.terminate()
     assert made.process.wait(30) == 0
 
@@ -99,6 +103,18 @@ def wait_for_end(deployment: RoleSettings, task: Task, timeout_s: float = 40.0) 
             return events
         assert time.monotonic() < deadline, events
         time.sleep(0.2)
+
+
+def wait_until(reached: Callable[[], bool], timeout_s: float = 40.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def n_members(deployment: RoleSettings) -> int:
+    admin, group = kafka.admin(deployment.kafka), deployment.prefix + "runner"
+    return len(admin.describe_consumer_groups([group])[group].result(10).members)
 
 
 def committed(deployment: RoleSettings) -> int:
@@ -136,20 +152,14 @@ def test_start_before_reward_before_end_and_failures_again_but_never_as_a_reward
     failed = wait_for_end(deployment, bad)
     assert [e.body.status for e in failed if isinstance(e.body, RolloutEnded)] == ["failed", "failed"]
     assert not any(isinstance(e.body, Reward) for e in failed)
-    deadline = time.monotonic() + 10
-    while committed(deployment) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: committed(deployment) == 3)
 
 
 def test_a_killed_runner_loses_no_rollout_and_its_task_claims_the_next_attempt(
     runner: Runner, deployment: RoleSettings
 ) -> None:
     (task,) = put(deployment, {"value": 1.0, "wait": True})
-    deadline = time.monotonic() + 40
-    while not events_of(deployment, task.rollout_id):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: bool(events_of(deployment, task.rollout_id)))
     runner.process.kill()
     runner.process.wait()
     runner.begin()
@@ -159,3 +169,16 @@ def test_a_killed_runner_loses_no_rollout_and_its_task_claims_the_next_attempt(
     assert (ends[1].status, ends[1].will_retry, ends[1].claim_id) == ("failed", True, claims[1])
     assert (ends[2].status, ends[2].will_retry) == ("succeeded", False)
     assert [e.body.value for e in events if isinstance(e.body, Reward)] == [1.0]
+
+
+def test_a_runner_that_lost_its_partitions_while_every_slot_was_busy_takes_tasks_again(
+    runner: Runner, deployment: RoleSettings
+) -> None:
+    tasks = put(deployment, *[{"value": 1.0, "wait": True}] * SLOTS)
+    wait_until(lambda: all(events_of(deployment, task.rollout_id) for task in tasks))
+    runner.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: n_members(deployment) == 0)
+    runner.process.send_signal(signal.SIGCONT)
+    for task in tasks:
+        events = wait_for_end(deployment, task)
+        assert [e.body.value for e in events if isinstance(e.body, Reward)] == [1.0]
