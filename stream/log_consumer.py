@@ -58,6 +58,9 @@ class LogConsumer(ThreadSafeSeek):
         yield from (tp for tp in super()._filter_tps_with_pending_acks(topics) if tp.topic != self.ours.source)
         yield from (tp for tp in self.assignment() if tp.topic == self.ours.source)
 
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Nothing: Faust would miss commits of its own making and report a stuck worker; `watchdog` looks for ours."""
+
     def _new_offset(self, tp: TP) -> int | None:
         return self.ours.committable(tp) if tp.topic == self.ours.source else super()._new_offset(tp)
 

@@ -27,13 +27,13 @@ from .progress import DemoProgress
 from .report import Evaluation, bars, examples, make_report
 
 N_HELD_OUT = 128
-N_UPDATES = 18
+N_UPDATES = 20
 MAX_LEARNING_S = 570.0
 """No update begins that would end later."""
 SLOTS = 128
 """A whole round at once: the engine's throughput grows with its batch."""
-LEARNING_RATE = 4e-5
-"""At 2e-5 the same curve takes twice the updates, more than ten minutes."""
+LEARNING_RATE = 3e-5
+"""4e-5 is faster on sampled reward and loses some of the greedy accuracy again."""
 TIMEOUT_S = 300.0
 """Of a rollout. One that is cut off may have a call that Kafka has and the agent has not: plenty, for slow machines."""
 MODEL = "SmolLM2-135M-Instruct"

@@ -47,6 +47,8 @@ class DemoProgress:
         if said.phase == "served":
             self.served_ms[said.version] = time.time_ns() // 1_000_000
             self.say(f"update {said.step:2d}/{said.n_steps}  {reward}version {said.version}")
+        if said.phase == "unchanged":
+            self.say(f"update {said.step:2d}/{said.n_steps}  {reward}every group did alike: nothing to train")
         # A bar of its own for an evaluation, one over all updates for training.
         kind = "validation" if said.phase == "validation" else "training"
         if kind != self._kind or (kind == "validation" and said.done < self._done):

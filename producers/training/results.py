@@ -64,7 +64,7 @@ class StepResult:
     reward: float | None
     n_rollouts: int
     n_failed: int
-    version: int
+    version: int  # served after it; the one before where every group did alike
     rollouts_s: float
     training_s: float
 
@@ -81,7 +81,7 @@ class FitResult:
 class Progress:
     """Told to `Trainer(on_progress=…)` whenever something moved."""
 
-    phase: str  # rollouts | training | served | validation
+    phase: str  # rollouts | training | served | unchanged | validation
     step: int
     n_steps: int
     done: int

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...avro import Task, encode
@@ -57,7 +57,8 @@ class Session:
     ) -> FitResult:
         """`n_steps` rounds, each: sample groups, wait for their trajectories, wait until the update is served.
 
-        So each rollout is sampled from the version that its update starts from. `val` is validated before, after, and
+        So each rollout is sampled from the version that its update starts from. A round in which all rollouts of each
+        group did alike makes no update. `val` is validated before, after, and
         every `val_every` steps. No round begins that would end later than `max_s` from now if it took as long as the
         longest one so far. Raises TrainingStalledError, NothingToTrainError.
         """
@@ -105,10 +106,13 @@ class Session:
 
         results = self._run(tasks, lambda results: tell("rollouts", results, version))
         require_trainable(results)
-        sampled = time.monotonic()
-        tell("training", results, version)
-        newer = wait_for_version(self.deployment.gateway_url, self._policy, version + 1, self._step_timeout_s)
-        tell("served", results, newer)
+        sampled, newer = time.monotonic(), version
+        if teaches(results):
+            tell("training", results, version)
+            newer = wait_for_version(self.deployment.gateway_url, self._policy, version + 1, self._step_timeout_s)
+            tell("served", results, newer)
+        else:
+            tell("unchanged", results, version)
         n_failed = sum(r.status != "succeeded" for r in results)
         rollouts_s, training_s = sampled - began, time.monotonic() - sampled
         return StepResult(step, mean_reward(results), len(results), n_failed, newer, rollouts_s, training_s)
@@ -140,13 +144,22 @@ class Session:
 
 def require_trainable(results: Sequence[RolloutResult]) -> None:
     """Raises NothingToTrainError where no group would reach the learner, which would be waited for in vain."""
-    rewarded: dict[str, int] = {}
-    for result in results:
-        if result.status == "succeeded" and result.reward is not None:
-            rewarded[result.group_id] = rewarded.get(result.group_id, 0) + 1
-    if max(rewarded.values(), default=0) < 2:
+    if max((len(rewards) for rewards in _rewards_by_group(results)), default=0) < 2:
         statuses = sorted({r.status for r in results})
         raise NothingToTrainError(
             f"in {len(results)} rollouts no group has two that succeeded with a reward (statuses: "
             f"{', '.join(statuses)}; e.g. {results[0].rollout_id}): the runner's log has the errors"
         )
+
+
+def teaches(results: Sequence[RolloutResult]) -> bool:
+    """Whether some group has rewards that differ; without one every advantage is zero, and no version comes of it."""
+    return any(max(rewards) - min(rewards) > 0 for rewards in _rewards_by_group(results))
+
+
+def _rewards_by_group(results: Sequence[RolloutResult]) -> Iterable[list[float]]:
+    groups: dict[str, list[float]] = {}
+    for result in results:
+        if result.status == "succeeded" and result.reward is not None:
+            groups.setdefault(result.group_id, []).append(result.reward)
+    return groups.values()

@@ -13,7 +13,7 @@ from leyden.learner.settings import LearnerSettings
 from leyden.producers.agents import AgentError, import_root, load, spec_of
 from leyden.producers.training.algorithm import LightningRL, environment
 from leyden.producers.training.results import RolloutResult, mean_reward, result_of
-from leyden.producers.training.session import NothingToTrainError, require_trainable
+from leyden.producers.training.session import NothingToTrainError, require_trainable, teaches
 from leyden.producers.training.tasks import endless, group_of_tasks
 
 
@@ -52,6 +52,12 @@ def test_a_round_that_the_learner_would_never_see_is_an_error() -> None:
     require_trainable([result("g"), result("g", reward=0.0), result("h", "failed", None)])
     with pytest.raises(NothingToTrainError, match="failed"):
         require_trainable([result("g"), result("g", "failed", None), result("h")])
+
+
+def test_a_round_in_which_every_group_did_alike_waits_for_no_version() -> None:
+    assert not teaches([result("g"), result("g"), result("h", reward=0.0), result("h", reward=0.0)])
+    assert not teaches([result("g"), result("g", "failed", 0.0)])
+    assert teaches([result("g"), result("g", reward=0.0), result("h")])
 
 
 def test_a_result_is_what_the_trajectory_says() -> None:
