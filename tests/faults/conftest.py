@@ -23,10 +23,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path, n_roll
     # Well below what a round writes to a partition, so that the open rollout reaches it.
     large = n_rollouts >= 1000
     max_replay_events = 500 if large else 150
-    # A small step soon, so that a short round has several versions; a long one would have so many that calls get stale.
-    step_max_wait_s = 10.0 if large else 2.0
+    # Small steps soon, so that a short round has several versions; a long one would have so many that calls get stale.
+    groups_per_step, step_max_wait_s = (24, 10.0) if large else (8, 2.0)
     folder = tmp_path_factory.mktemp("faults")
-    with start(stack_spec(folder, tiny_model_dir, max_replay_events, step_max_wait_s)) as stack:
+    spec = stack_spec(folder, tiny_model_dir, max_replay_events, groups_per_step, step_max_wait_s)
+    with start(spec) as stack:
         stack.wait_ready(timeout_s=180.0)
         progress = Progress(stack.settings)
         yield Bench(stack, progress, max_replay_events)

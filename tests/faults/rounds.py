@@ -16,17 +16,19 @@ from leyden.infra.settings import RoleSettings
 from leyden.stream.audit.main import run as audit
 from leyden.stream.audit.report import Report
 
-from .load import AGENT, OpenRollout, Progress, publish, tasks
+from .load import AGENT, GROUP_SIZE, OpenRollout, Progress, publish, tasks
 
 FAULTS = ("gateway", "runner", "assemble", "learner", "reloader", "engine", "kafka", "group", "promoter")
 READY_S = 120.0
 
 
-def stack_spec(folder: Path, model: Path, max_replay_events: int, step_max_wait_s: float) -> StackSpec:
+def stack_spec(
+    folder: Path, model: Path, max_replay_events: int, groups_per_step: int, step_max_wait_s: float
+) -> StackSpec:
     """Everything that `leyden up` runs, with a tiny model and the load's agent."""
     learner = {
         "LEYDEN_MODEL": str(model),
-        "LEYDEN_GROUPS_PER_STEP": "8",
+        "LEYDEN_GROUPS_PER_STEP": str(groups_per_step),
         "LEYDEN_STEP_MAX_WAIT_S": str(step_max_wait_s),
         "LEYDEN_MAX_STALENESS": "8",
         "LEYDEN_PRECISION": "fp32",
@@ -122,12 +124,20 @@ class Bench:
         if name == "kafka":
             self.stack.wait_ready(timeout_s=READY_S)
 
-    def rest(self, timeout_s: float = 60.0) -> Report:
-        """The audit once nothing is under way any more, or as it is after the timeout."""
+    def rest(self) -> Report:
+        """The audit once nothing is under way any more, or as it is after a timeout.
+
+        What was dropped is recorded with the next step that trains something; one more group makes that step.
+        """
+        if self._audited({"not_consumed"}).pending:
+            publish(self.stack.settings, list(tasks(GROUP_SIZE, seed=-1)))
+        return self._audited(set())
+
+    def _audited(self, may_pend: set[str], timeout_s: float = 60.0) -> Report:
         deadline = time.monotonic() + timeout_s
         while True:
             report = audit(self.stack.settings, [self.ledger], grace_s=10.0)
-            if report.settled(()) or time.monotonic() > deadline:
+            if report.settled(may_pend) or time.monotonic() > deadline:
                 return report
             time.sleep(1.0)
 
