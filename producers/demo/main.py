@@ -119,4 +119,5 @@ def _show(
     for bar in judged:
         console.print(f"{'ok  ' if bar.holds else 'MISS'}  {bar.name}: {bar.value}", highlight=False, markup=False)
     console.print(f"{folder / 'report.json'}, {folder / 'learning.png'}", highlight=False)
+    console.print(f"{folder / 'stack'} has topics, checkpoints and logs, about 20 GB: yours to delete", highlight=False)
     return all(bar.holds for bar in judged)
