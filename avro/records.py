@@ -1,7 +1,15 @@
-"""Every record that crosses a topic, as frozen dataclasses; the truth on types and meanings is schemas/*.avsc."""
+"""Every record that crosses a topic, as dataclasses; the truth on types and meanings is schemas/*.avsc."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar, dataclass_transform
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[T]) -> type[T]:
+    """A dataclass that is frozen for the type checker alone: at run time that would make every head a third dearer."""
+    return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 class Record:
@@ -11,7 +19,7 @@ class Record:
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reference(Record):
     """A value parked in the object store because it is too large for one Kafka record."""
 
@@ -24,7 +32,7 @@ class Reference(Record):
 # --- topic `events`, key rollout_id -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RolloutStarted(Record):
     """First event of an attempt; the first one in the log owns the attempt (`claim_id`)."""
 
@@ -41,7 +49,7 @@ class RolloutStarted(Record):
     task: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LLMCall(Record):
     """One LLM call as the agent meant it, with what the engine reported."""
 
@@ -78,7 +86,7 @@ class LLMCall(Record):
     parked: Reference | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TokenSpan(Record):
     """Half-open range of completion tokens of one call."""
 
@@ -87,7 +95,7 @@ class TokenSpan(Record):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reward(Record):
     """One reward; among equal keys the greatest (ts_ms, event_id) wins."""
 
@@ -99,7 +107,7 @@ class Reward(Record):
     token_span: TokenSpan | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Note(Record):
     """A message, object, annotation or exception that belongs to the attempt; content is JSON."""
 
@@ -110,7 +118,7 @@ class Note(Record):
     call_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RolloutEnded(Record):
     """The end of an attempt, with the number of calls that the gateway had put into Kafka where known."""
 
@@ -122,7 +130,7 @@ class RolloutEnded(Record):
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RolloutExpired(Record):
     """A deadline passed; void if a later event of the attempt lies before `as_of_offset`."""
 
@@ -134,7 +142,7 @@ class RolloutExpired(Record):
 Body = RolloutStarted | LLMCall | Reward | Note | RolloutEnded | RolloutExpired
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Event(Record):
     """One thing that happened in one attempt of one rollout."""
 
@@ -146,7 +154,7 @@ class Event(Record):
     body: Body
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LLMCallHead(Record):
     """The leading fields of LLMCall: all that the assembler needs of a call."""
 
@@ -164,7 +172,7 @@ class LLMCallHead(Record):
     n_completion_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoteHead(Record):
     """The leading fields of Note."""
 
@@ -176,7 +184,7 @@ class NoteHead(Record):
 BodyHead = RolloutStarted | LLMCallHead | Reward | NoteHead | RolloutEnded | RolloutExpired
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EventHead(Record):
     """An Event without the payload of a call or a note."""
 
@@ -191,7 +199,7 @@ class EventHead(Record):
 # --- topic `trajectories`, key group_id -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MergedReward(Record):
     """A reward that won its key."""
 
@@ -206,7 +214,7 @@ class MergedReward(Record):
     span_end: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trajectory(Record):
     """One attempt, assembled: calls in order as encoded Events, rewards merged. Copies of a revision are byte-equal."""
 
@@ -238,7 +246,7 @@ class Trajectory(Record):
     parked: Reference | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupExpired(Record):
     """A group's deadline passed; void if a later record of the group lies before `as_of_offset`."""
 
@@ -251,7 +259,7 @@ class GroupExpired(Record):
 # --- topic `batches`, one named partition a policy --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Member(Record):
     """One final trajectory of a group, by its place in the topic `trajectories`."""
 
@@ -269,7 +277,7 @@ class Member(Record):
     n_completion_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TransitionBatch(Record):
     """One group ready to be trained; references and small fields, not tokens."""
 
@@ -287,7 +295,7 @@ class TransitionBatch(Record):
 # --- topics `checkpoints`, `tasks`, `resources`, `dead-letters` -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checkpoint(Record):
     """An announcement; key policy/version for candidate and rolled_back, policy/live for live."""
 
@@ -303,7 +311,7 @@ class Checkpoint(Record):
     ts_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Task(Record):
     """Work for a runner: one rollout of the agent on `payload` (JSON)."""
 
@@ -322,7 +330,7 @@ class Task(Record):
     resources: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resource(Record):
     """A versioned resource such as a prompt template; content is JSON."""
 
@@ -334,7 +342,7 @@ class Resource(Record):
     ts_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeadLetter(Record):
     """A record that could not be processed, with where it came from and why."""
 

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 from fastavro import schemaless_reader
 from leyden.avro import COMMITTED, Event, LLMCall, Reward, RolloutEnded, RolloutStarted, encode
@@ -147,6 +148,12 @@ def metric(port: int, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and line[len(name)] in "{ ")
 
 
+def n_records(consumer: Consumer, topic: str) -> int:
+    """How many records a topic holds."""
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    return sum(consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions)
+
+
 def assembler(settings: RoleSettings, n_events: int, folder: Path) -> tuple[float, float]:
     """(events/s from the first record taken to the last trajectory acknowledged, CPU us an event) of one worker."""
     port = free_port()
@@ -161,22 +168,25 @@ def assembler(settings: RoleSettings, n_events: int, folder: Path) -> tuple[floa
         "LEYDEN_STATE_DIR": str(folder),
     }
     command = [sys.executable, "-P", "-m", "leyden", "assemble", "--metrics-port", str(port)]
+    outputs, topic = kafka.consumer(settings.kafka, f"{settings.prefix}outputs"), settings.prefix + topics.TRAJECTORIES
     with subprocess.Popen(command, env=env) as process:
         try:
             began, cpu = 0.0, 0.0
             deadline = time.monotonic() + 600
-            while metric(port, "leyden_assemble_outputs_total") < n_events / EVENTS_A_ROLLOUT:
+            # Kafka is asked for the trajectories, as each look at the worker's metrics costs it milliseconds.
+            while not began or n_records(outputs, topic) < n_events / EVENTS_A_ROLLOUT:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"the assembler ended or hangs (exit code {process.poll()})")
                 if not began and metric(port, "leyden_assemble_records_total"):
                     began, cpu = time.perf_counter(), sum(psutil.Process(process.pid).cpu_times()[:2])
-                time.sleep(0.1)
+                time.sleep(0.05)
             wall = time.perf_counter() - began
             cpu = sum(psutil.Process(process.pid).cpu_times()[:2]) - cpu
             return n_events / wall, cpu / n_events * 1e6
         finally:
             process.terminate()
             process.wait(30)
+            outputs.close()
 
 
 def main() -> None:

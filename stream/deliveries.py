@@ -15,16 +15,15 @@ class Batch:
         self._producer = producer
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
-        self._lock = threading.Lock()
-        self._n_open = 1  # the batch itself, until it is sealed
+        # Each is written by one thread alone, so that no send needs a lock; whoever comes last sees both.
+        self._n_sent, self._n_delivered, self._sealed = 0, 0, False
         self._error: str | None = None
         self.last_offset = -1
         """Greatest offset acknowledged, over all partitions sent to."""
 
     async def send(self, topic: str, key: bytes | None, value: bytes, partition: int | None = None) -> None:
         """Hand one record over; waits while the producer's queue is full."""
-        with self._lock:
-            self._n_open += 1
+        self._n_sent += 1
         place = -1 if partition is None else partition
         while True:
             try:
@@ -35,7 +34,9 @@ class Batch:
 
     async def acknowledged(self) -> None:
         """Raises KafkaUnavailableError when Kafka did not take a record."""
-        self._one_less()
+        self._sealed = True
+        if self._n_delivered == self._n_sent:
+            self._finish()
         await self._done
         if self._error is not None:
             raise KafkaUnavailableError(self._error)
@@ -46,13 +47,8 @@ class Batch:
             self._error = f"topic {message.topic()} refused a record: {error.str()}"
         elif (offset := message.offset()) is not None and offset > self.last_offset:
             self.last_offset = offset
-        self._one_less()
-
-    def _one_less(self) -> None:
-        with self._lock:
-            self._n_open -= 1
-            last = self._n_open == 0
-        if last:
+        self._n_delivered += 1
+        if self._sealed and self._n_delivered == self._n_sent:
             self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
