@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from leyden.infra.bf16 import native_bf16
 from leyden.infra.local.models import smollm2_model
 from leyden.learner.forward import row_logprobs
 from leyden.learner.pack import Pack, first_fit_decreasing, make_pack
@@ -25,6 +26,7 @@ ROUNDS = 3
 # The demo's shape: a shared prompt, a tool call, its result as observation, the answer.
 N_GROUPS, PER_GROUP, PROMPT, CALL, OBSERVATION, ANSWER = 4, 8, 170, 12, 12, 10
 PACK_TOKENS = 2048
+AUTOCAST = native_bf16()
 
 
 def groups() -> list[list[Sequence]]:
@@ -57,7 +59,7 @@ def _group(rng: np.random.Generator) -> list[Sequence]:
 def bare(model: Any, packs: list[Pack]) -> None:
     """Forward and backward of the learner's model: same attention, same logits, mean log probability as loss."""
     for pack in packs:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=AUTOCAST):
             logp_R = row_logprobs(model, pack)
         (-logp_R.mean()).backward()
     model.zero_grad(set_to_none=True)
@@ -67,7 +69,7 @@ def stock(model: Any, packs: list[Pack]) -> None:
     """The same with the library's own attention and cross entropy: one block mask over the pack."""
     for pack in packs:
         mask = torch.block_diag(*(_mask(b - a, m) for (a, b), m in zip(pack.spans, pack.masks, strict=True))).bool()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=AUTOCAST):
             hidden = model.model(
                 input_ids=pack.ids_1T, position_ids=pack.depth_1T, attention_mask=mask[None, None], use_cache=False
             ).last_hidden_state
@@ -96,7 +98,9 @@ def main() -> None:
     source = smollm2_model()
     policy = Policy(source, torch.device("cpu"), None, gradient_checkpointing=False)
     library_model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="sdpa").eval()
-    stepper = Stepper(policy.model, policy.trainable(), StepSettings(learning_rate=1e-7, pack_tokens=PACK_TOKENS))
+    stepper = Stepper(
+        policy.model, policy.trainable(), StepSettings(learning_rate=1e-7, pack_tokens=PACK_TOKENS, autocast=AUTOCAST)
+    )
     trees = [tree for group in groups() for tree in build_trees(group, PACK_TOKENS)]
     packs = packs_of(trees)
     runs: dict[str, Callable[[], object]] = {

@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from ..infra.bf16 import native_bf16
 from ..infra.settings import RoleSettings, Section
 from .loss import LossSettings
 from .policy import Lora
@@ -29,8 +30,9 @@ class LearnerSettings(RoleSettings):
     """Train adapters; none: full weights."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, a third more time."""
-    precision: Literal["bf16", "fp32"] = "bf16"
-    """Of the forward and backward pass; master weights and optimizer are always fp32."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Of the forward and backward pass; master weights and optimizer are always fp32. auto: bf16 where the machine has
+    instructions for it."""
     threads: int | None = None
     """Of torch on CPU. Fewer than there are cores is faster where the engine shares them."""
 
@@ -83,7 +85,7 @@ class LearnerSettings(RoleSettings):
             pack_tokens=max(self.pack_tokens, self.max_sequence_tokens),
             loss=self.loss,
             loss_settings=LossSettings(self.clip_low, self.clip_high, self.truncate, self.kl_coef),
-            autocast=self.precision == "bf16",
+            autocast=self.precision == "bf16" or (self.precision == "auto" and native_bf16()),
         )
 
     def adapters(self) -> Lora | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from .. import kafka
+from ..bf16 import native_bf16
 from ..settings import KafkaSettings, ObjectSettings
 from .cache import FetchError, Say
 from .fetch import java, kafka_jars, minio_binary
@@ -65,10 +66,11 @@ class EngineSpec:
 
     model: Path
     served_name: str = "policy"
-    dtype: str = "bfloat16"
+    dtype: str | None = None
+    """None: bfloat16 where the machine has instructions for it, else float32."""
     max_model_len: int = 2048
     max_num_seqs: int = 64
-    kv_cache_bytes: int = 256 << 20
+    kv_cache_bytes: int = 512 << 20
     threads: int = 1
     """OMP threads."""
     reload_token: str = ""
@@ -165,12 +167,13 @@ def minio_process(data: Path, port: int, objects: ObjectSettings, say: Say) -> P
 
 def engine_process(engine: EngineSpec, port: int, cache: Path) -> ProcessSpec:
     """vLLM with Leyden's reload route and worker extension."""
+    dtype = engine.dtype or ("bfloat16" if native_bf16() else "float32")
     return ProcessSpec(
         "engine",
         (
             *(sys.executable, "-m", "leyden.infra.local.engine", "--model", str(engine.model)),
             *("--served-model-name", engine.served_name, "--host", "127.0.0.1", "--port", str(port)),
-            *("--dtype", engine.dtype, "--max-model-len", str(engine.max_model_len)),
+            *("--dtype", dtype, "--max-model-len", str(engine.max_model_len)),
             *("--max-num-seqs", str(engine.max_num_seqs), "--kv-cache-memory-bytes", str(engine.kv_cache_bytes)),
             # Compiling takes a minute and gains nothing at this size.
             "--enforce-eager",

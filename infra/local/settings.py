@@ -42,7 +42,7 @@ class UpSettings(RoleSettings):
         return EngineSpec(
             self.model_folder(say),
             served_name=self.engine.model,
-            dtype="float32" if self.model == "tiny" else "bfloat16",
+            dtype="float32" if self.model == "tiny" else None,
             kv_cache_bytes=self.engine_kv_cache_bytes,
             threads=self.engine_threads,
             port=self.engine_port,

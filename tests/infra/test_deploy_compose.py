@@ -43,7 +43,7 @@ def test_it_has_the_services_and_roles_that_leyden_up_starts(compose: dict[str, 
 
 
 def test_the_engine_gets_the_flags_of_the_local_stack(compose: dict[str, Any]) -> None:
-    local = engine_process(EngineSpec(Path("/model")), 8000, Path("/cache")).argv
+    local = engine_process(EngineSpec(Path("/model"), dtype="bfloat16"), 8000, Path("/cache")).argv
     assert flags(compose["services"]["engine"]["command"]) == flags([a for a in local if a != "-m"][2:])
 
 
