@@ -59,7 +59,9 @@ def check(settings: LearnerSettings) -> None:
 
 
 def _stepper(settings: LearnerSettings, device: torch.device) -> tuple[Policy, Stepper]:
-    policy = Policy(settings.model, device, settings.adapters(), settings.gradient_checkpointing)
+    # Served as it is trained: of weights kept finer than they are served, the engine would not see the small updates.
+    served = torch.bfloat16 if settings.computes_in_bf16() else torch.float32
+    policy = Policy(settings.model, device, settings.adapters(), settings.gradient_checkpointing, served)
     return policy, Stepper(policy.model, policy.trainable(), settings.step_settings())
 
 

@@ -14,8 +14,6 @@ from ..infra.errors import SettingsError
 from . import forward
 from .tensor_file import LazyTensor, live
 
-SERVED_DTYPE = torch.bfloat16
-
 
 @dataclass(frozen=True, slots=True)
 class Lora:
@@ -28,7 +26,14 @@ class Lora:
 class Policy:
     """A causal language model in fp32 with tree attention, and its tokenizer. Dropout is off."""
 
-    def __init__(self, source: Path, device: torch.device, lora: Lora | None, gradient_checkpointing: bool) -> None:
+    def __init__(
+        self,
+        source: Path,
+        device: torch.device,
+        lora: Lora | None,
+        gradient_checkpointing: bool,
+        served_dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
         forward.register()
         self.source = source
         self.tokenizer = AutoTokenizer.from_pretrained(source)
@@ -48,6 +53,7 @@ class Policy:
         # Evaluation mode has no dropout, as the engine has none; checkpointing works in training mode only.
         self.model.train(gradient_checkpointing)
         self.lora = lora
+        self._served_dtype = served_dtype
 
     @property
     def device(self) -> torch.device:
@@ -59,7 +65,7 @@ class Policy:
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def served(self) -> dict[str, LazyTensor]:
-        """What an engine loads: names of the plain model, floats as bf16, adapters merged, tied tensors once."""
+        """What an engine loads: names of the plain model, floats as `served_dtype`, adapters merged, ties once."""
         return dict(self._served())
 
     def _served(self) -> Iterator[tuple[str, LazyTensor]]:
@@ -71,7 +77,7 @@ class Policy:
                 continue
             seen.add(tensor.data_ptr())
             module = name.removesuffix(".base_layer.weight")
-            dtype = SERVED_DTYPE if tensor.is_floating_point() else tensor.dtype
+            dtype = self._served_dtype if tensor.is_floating_point() else tensor.dtype
             if module != name and module in adapted:
                 yield f"{module}.weight", _merged(adapted[module], tensor, dtype)
             else:

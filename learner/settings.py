@@ -85,8 +85,12 @@ class LearnerSettings(RoleSettings):
             pack_tokens=max(self.pack_tokens, self.max_sequence_tokens),
             loss=self.loss,
             loss_settings=LossSettings(self.clip_low, self.clip_high, self.truncate, self.kl_coef),
-            autocast=self.precision == "bf16" or (self.precision == "auto" and native_bf16()),
+            autocast=self.computes_in_bf16(),
         )
+
+    def computes_in_bf16(self) -> bool:
+        """What `precision` comes to on this machine."""
+        return self.precision == "bf16" or (self.precision == "auto" and native_bf16())
 
     def adapters(self) -> Lora | None:
         """What the policy takes of these."""

@@ -190,6 +190,9 @@ def engine_process(engine: EngineSpec, port: int, cache: Path) -> ProcessSpec:
         ),
         env={
             "OMP_NUM_THREADS": str(engine.threads),
+            # Threads that wait must not spin: the learner computes on the same cores.
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "GOMP_SPINCOUNT": "0",
             "LEYDEN_ENGINE__RELOAD_TOKEN": engine.reload_token,
             "VLLM_CACHE_ROOT": str(cache / "vllm"),
             "VLLM_NO_USAGE_STATS": "1",

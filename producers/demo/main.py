@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ...avro.errors import LeydenError
+from ...infra.bf16 import native_bf16
 from ...infra.local import state
 from ...infra.local.models import smollm2_model
 from ...infra.local.stack import EngineSpec
@@ -60,7 +61,8 @@ def run(seed: int, folder: Path, n_updates: int = N_UPDATES, n_held_out: int = N
             model=model,
             algorithm=LightningRL(groups_per_step=16, group_size=8, learning_rate=LEARNING_RATE, seed=seed),
             slots=SLOTS,
-            engine=EngineSpec(model, max_model_len=512, max_num_seqs=128, threads=1),
+            # float32 is bound by arithmetic: 1.55 times faster on both cores, which the learner leaves idle then.
+            engine=EngineSpec(model, max_model_len=512, max_num_seqs=128, threads=1 if native_bf16() else 2),
             env={LEDGER: str(ledger.resolve()), "LEYDEN_LOSS": "truncated_is", "LEYDEN_THREADS": "2", **PASSIVE},
             state_dir=stack_dir,
             timeout_s=TIMEOUT_S,
