@@ -125,17 +125,19 @@ class ObjectStore:
             raise ObjectStoreError(f"object {key}: {error}") from error
 
     def download(self, key: str, path: Path) -> tuple[int, bytes]:
-        """Write the object to `path`; returns (bytes, sha256), hashed while reading."""
+        """Write the object to `path`, over what is there; returns (bytes, sha256), hashed while reading."""
         digest, n = hashlib.sha256(), 0
         hashing: deque[Future[None]] = deque()
         # Hashing takes as long as reading and writing together, and both leave the interpreter's lock.
-        with ThreadPoolExecutor(1) as hasher, path.open("wb") as out:
+        path.touch()
+        with ThreadPoolExecutor(1) as hasher, path.open("r+b") as out:
             for chunk in self.chunks(key):
                 hashing.append(hasher.submit(digest.update, chunk))
                 out.write(chunk)
                 n += len(chunk)
                 if len(hashing) > HASH_AHEAD:
                     hashing.popleft().result()
+            out.truncate()
             for one in hashing:
                 one.result()
         return n, digest.digest()

@@ -36,6 +36,7 @@ class CheckpointStore:
             raise CacheInUseError(f"{root} is the cache of another reloader: give each its own cache_dir") from error
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="fetch")
         self._verified: set[Path] = set()
+        self._spare = root / "spare.part"
         # One fetch at a time: two of one version would write the same files.
         self._fetching = Lock()
         for leftover in root.glob("*.part"):
@@ -68,12 +69,20 @@ class CheckpointStore:
         self._verified.add(folder)
 
     def keep_last(self, count: int, using: Path) -> None:
-        """Remove all but the `count` newest versions; the folder in use always stays."""
+        """Remove all but the `count` newest versions; the folder in use always stays.
+
+        The files of one removed version are kept to be written over by the next: their pages are in memory already,
+        and getting as many new ones costs as much as the transfer.
+        """
         folders = sorted((p for p in self._root.iterdir() if p.is_dir() and p.suffix != ".part"), reverse=True)
         for folder in folders[count:]:
-            if folder != using:
-                self._verified.discard(folder)
+            if folder == using:
+                continue
+            self._verified.discard(folder)
+            if self._spare.exists():
                 shutil.rmtree(folder)
+            else:
+                folder.rename(self._spare)
 
     def close(self) -> None:
         """Let another reloader have the folder."""
@@ -83,6 +92,11 @@ class CheckpointStore:
     def _download(self, manifest: Manifest, entries: list[FileEntry], folder: Path) -> None:
         part = folder.with_name(folder.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
+        if self._spare.exists():
+            self._spare.rename(part)
+            wanted = {_place(part, entry) for entry in entries}
+            for path in [path for path in part.rglob("*") if path.is_file() and path.resolve() not in wanted]:
+                path.unlink()
 
         def one(entry: FileEntry) -> None:
             place = _place(part, entry)
