@@ -1,4 +1,8 @@
-"""Calls through the gateway, captured in Kafka, against a direct connection to the same scripted upstream."""
+"""Calls through the gateway, captured in Kafka, against a proxy that only copies bytes and a direct connection.
+
+All sides ask the same scripted upstream, which answers at once; the proxy copies the answer that the gateway gets, with
+ids and logprobs.
+"""
 
 import asyncio
 import json
@@ -22,8 +26,10 @@ from leyden.infra.local.services import http_ready
 from leyden.infra.local.stack import RunningStack, StackSpec, role, start
 from leyden.infra.settings import EngineSettings, RoleSettings
 
-MIN_CALLS_PER_S = 1000
-CONNECTIONS, CALLS, STREAMED_CALLS, ROUNDS = 64, 6000, 1200, 3
+MIN_BYTE_PROXY_RATIO = 0.5
+MAX_GROWTH_MB = 5.0
+CONNECTIONS, CALLS, STREAMED_CALLS, ROUNDS = 32, 5000, 1200, 3
+SOAK_CALLS, SOAK_WARM_CALLS = 50_000, 10_000
 PROMPT = " ".join(["word"] * 1000)
 
 
@@ -33,7 +39,18 @@ class Run:
 
     calls_per_s: float
     cpu_ms_a_call: float
-    median_latency_ms: float
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Something that answers calls; `asks_ids`: the client itself asks for what the gateway asks of its own."""
+
+    name: str
+    url: str
+    process: psutil.Process
+    asks_ids: bool
 
 
 class Client(asyncio.Protocol):
@@ -85,10 +102,13 @@ class Client(asyncio.Protocol):
         return len(self._buffer) >= end + 4 + int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
 
 
-async def load(url: str, path: str, stream: bool, n_calls: int) -> list[float]:
+async def load(side: Side, path: str, stream: bool, n_calls: int) -> list[float]:
     """Seconds of each of `n_calls` calls over CONNECTIONS connections."""
+    url = side.url
     body: dict[str, object] = {"model": "policy", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 200}
-    data = json.dumps(body | ({"stream": True} if stream else {}), separators=(",", ":")).encode()
+    body |= {"stream": True} if stream else {}
+    body |= {"return_token_ids": True, "logprobs": True} if side.asks_ids else {}
+    data = json.dumps(body, separators=(",", ":")).encode()
     host, port = url.removeprefix("http://").split(":")
     head = f"POST {path}/v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
     request = head.encode() + f"content-length: {len(data)}\r\n\r\n".encode() + data
@@ -102,63 +122,100 @@ async def load(url: str, path: str, stream: bool, n_calls: int) -> list[float]:
     return latencies
 
 
-def measure(url: str, path: str, stream: bool, n_calls: int, server: psutil.Process) -> Run:
-    """One round; CPU is that of `server`, all of its threads."""
-    before, began = server.cpu_times(), time.perf_counter()
-    latencies = uvloop.run(load(url, path, stream, n_calls))
-    seconds, after = time.perf_counter() - began, server.cpu_times()
+def measure(side: Side, path: str, stream: bool, n_calls: int) -> Run:
+    """One round; CPU is that of the side's process, all of its threads."""
+    before, began = side.process.cpu_times(), time.perf_counter()
+    latencies = uvloop.run(load(side, path, stream, n_calls))
+    seconds, after = time.perf_counter() - began, side.process.cpu_times()
     cpu_s = after.user + after.system - before.user - before.system
-    return Run(n_calls / seconds, cpu_s / n_calls * 1000, statistics.median(latencies) * 1000)
+    cuts = statistics.quantiles(latencies, n=100)
+    return Run(n_calls / seconds, cpu_s / n_calls * 1000, cuts[49] * 1000, cuts[98] * 1000)
 
 
-def compare(stack: RunningStack, upstream: psutil.Process) -> dict[str, Any]:
-    """Both sides in turn, ROUNDS times; medians. The first round of each is a warm-up of a tenth of its calls."""
-    gateway_id = stack.status("gateway").id
-    assert gateway_id is not None
-    sides = {"gateway": (stack.gateway_url, psutil.Process(gateway_id.pid)), "direct": (stack.engine_url, upstream)}
+def compare(sides: list[Side]) -> dict[str, float]:
+    """All sides in turn, ROUNDS times; medians. The first round of each is a warm-up of a tenth of its calls."""
     runs: dict[str, list[Run]] = {}
-    n_through = 0
     for round_ in range(ROUNDS + 1):
         for stream, n_calls in ((False, CALLS), (True, STREAMED_CALLS)):
-            for side, (url, process) in sides.items():
-                n = n_calls if round_ else n_calls // 10
-                path = f"/rollout/{new_id()}/attempt/1" if side == "gateway" else ""
-                n_through += n if path else 0
-                run = measure(url, path, stream, n, process)
+            for side in sides:
+                path = f"/rollout/{new_id()}/attempt/1" if side.name == "gateway" else ""
+                run = measure(side, path, stream, n_calls if round_ else n_calls // 10)
                 if round_:
-                    runs.setdefault(f"{side}_streamed" if stream else side, []).append(run)
-    topic = stack.settings.prefix + topics.EVENTS
-    n_events = sum(1 for _ in kafka.read_all(stack.settings.kafka, topic))
-    n_starts = 2 * (ROUNDS + 1)
-    assert n_events == n_through + n_starts, f"{n_events} events of {n_through} calls and {n_starts} starts"
+                    runs.setdefault(f"{side.name}_streamed" if stream else side.name, []).append(run)
     return {
         f"{side}_{name}": round(statistics.median(getattr(run, name) for run in of_side), 3)
         for side, of_side in runs.items()
         for name in Run.__slots__
-    } | {"events_in_kafka": n_events}
+    }
+
+
+def soak(gateway: Side) -> float:
+    """MB by which the gateway's resident memory grows over the last calls of many, each a rollout of its own."""
+    uvloop.run(load(gateway, "", False, SOAK_WARM_CALLS))
+    before = gateway.process.memory_info().rss
+    uvloop.run(load(gateway, "", False, SOAK_CALLS - SOAK_WARM_CALLS))
+    return round((gateway.process.memory_info().rss - before) / 1e6, 2)
+
+
+def count_events(stack: RunningStack) -> int:
+    """The events in Kafka, which must be those of all calls: nothing that was answered is missing."""
+    n_events = sum(1 for _ in kafka.read_all(stack.settings.kafka, stack.settings.prefix + topics.EVENTS))
+    n_calls = ROUNDS * (CALLS + STREAMED_CALLS) + CALLS // 10 + STREAMED_CALLS // 10
+    n_expected = n_calls + 2 * (ROUNDS + 1) + 3 * SOAK_CALLS  # a start a rollout, and an end of those that nobody named
+    assert n_events == n_expected, f"{n_events} events in Kafka, expected {n_expected}"
+    return n_events
+
+
+def run(
+    folder: Path, upstream_url: str, upstream: psutil.Process, proxy_url: str, proxy: psutil.Process
+) -> dict[str, Any]:
+    """Figures of all sides."""
+    settings = RoleSettings(prefix="bench.", engine=EngineSettings(url=upstream_url))
+    with start(StackSpec(folder, settings, roles=(role("gateway"),))) as stack:
+        stack.wait_ready("gateway")
+        gateway_id = stack.status("gateway").id
+        assert gateway_id is not None
+        gateway = Side("gateway", stack.gateway_url, psutil.Process(gateway_id.pid), asks_ids=False)
+        others = [
+            Side("byte_proxy", proxy_url, proxy, asks_ids=True),
+            Side("direct", upstream_url, upstream, asks_ids=False),
+        ]
+        figures = compare([gateway, *others])
+        return figures | {"memory_growth_mb": soak(gateway), "events_in_kafka": count_events(stack)}
 
 
 def main() -> None:
-    """Start the upstream, Kafka and a gateway, measure, print one JSON line."""
-    port = free_port()
-    upstream = subprocess.Popen([sys.executable, "-m", "benchmarks.scripted_engine", str(port)])
+    """Start the upstream, the proxy, Kafka and a gateway, measure, print one JSON line."""
+    upstream_url, proxy_url = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    commands = {
+        upstream_url: ["benchmarks.scripted_engine", upstream_url.rpartition(":")[2]],
+        proxy_url: ["benchmarks.byte_proxy", proxy_url.rpartition(":")[2], upstream_url],
+    }
+    peers = {url: subprocess.Popen([sys.executable, "-m", *command]) for url, command in commands.items()}
     try:
+        while any(http_ready(f"{url}/")() is not None for url in peers):
+            time.sleep(0.05)
+        upstream, proxy = (psutil.Process(peer.pid) for peer in peers.values())
         with tempfile.TemporaryDirectory() as folder:
-            settings = RoleSettings(prefix="bench.", engine=EngineSettings(url=f"http://127.0.0.1:{port}"))
-            with start(StackSpec(Path(folder), settings, roles=(role("gateway"),))) as stack:
-                stack.wait_ready("gateway")
-                while http_ready(f"http://127.0.0.1:{port}/")() is not None:
-                    time.sleep(0.05)
-                figures = compare(stack, psutil.Process(upstream.pid))
+            figures = run(Path(folder), upstream_url, upstream, proxy_url, proxy)
     finally:
-        upstream.terminate()
-        upstream.wait()
-    rate = figures["gateway_calls_per_s"]
+        for peer in peers.values():
+            peer.terminate()
+            peer.wait()
+    ratio = round(figures["gateway_calls_per_s"] / figures["byte_proxy_calls_per_s"], 3)
+    growth = figures["memory_growth_mb"]
     line = {
         "name": "gateway",
         "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
         "figures": figures | {"prompt_tokens": 1000, "completion_tokens": 200, "connections": CONNECTIONS},
-        "bars": {"calls_per_s": {"value": rate, "at_least": MIN_CALLS_PER_S, "holds": rate >= MIN_CALLS_PER_S}},
+        "bars": {
+            "byte_proxy_ratio": {
+                "value": ratio,
+                "at_least": MIN_BYTE_PROXY_RATIO,
+                "holds": ratio >= MIN_BYTE_PROXY_RATIO,
+            },
+            "memory_growth_mb": {"value": growth, "at_most": MAX_GROWTH_MB, "holds": growth <= MAX_GROWTH_MB},
+        },
     }
     print(json.dumps(line))
 

@@ -1,4 +1,4 @@
-"""A chat completion on its way: agent, engine, Kafka, agent."""
+"""A completion on its way: agent, engine, Kafka, agent."""
 
 import asyncio
 import logging
@@ -18,6 +18,7 @@ from .identity import Identity, Place, identify
 from .refusals import RefusedError, error_body, error_event
 from .request import parse, prepare
 from .settings import GatewaySettings
+from .shape import Shape
 from .stream_capture import StreamCapture
 
 log = logging.getLogger(__name__)
@@ -38,10 +39,10 @@ class Calls:
     def __init__(self, settings: GatewaySettings, engine: Engine, event_log: EventLog, attempts: Attempts) -> None:
         self._settings, self._engine, self._log, self._attempts = settings, engine, event_log, attempts
 
-    async def chat(self, request: web.BaseRequest, where: Place) -> web.StreamResponse:
-        """Answer one chat completion. Raises RefusedError before the engine is asked."""
+    async def answer(self, request: web.BaseRequest, where: Place, shape: Shape) -> web.StreamResponse:
+        """Answer one completion. Raises RefusedError before the engine is asked."""
         began = time.monotonic()
-        call = await self._read(request, where)
+        call = await self._read(request, where, shape)
         key = (call.identity.rollout_id, call.identity.attempt)
         if self._log.full and self._settings.on_spool_full == "refuse":
             raise RefusedError(
@@ -53,7 +54,7 @@ class Calls:
         try:
             if first:
                 self._log.submit(events.started(call.identity, call.policy)).add_done_callback(_heed)
-            upstream = await self._engine.chat(call.asked.upstream)
+            upstream = await self._engine.post(call.asked.shape.route, call.asked.upstream)
             recorded = True
             call.version_start = version_in(upstream.headers, VERSION_START)
             call.http_status = upstream.status
@@ -75,12 +76,12 @@ class Calls:
             if not recorded:
                 self._attempts.finish(key, safe=False)
 
-    async def _read(self, request: web.BaseRequest, where: Place) -> Call:
+    async def _read(self, request: web.BaseRequest, where: Place, shape: Shape) -> Call:
         raw = await request.read()
         body = parse(raw)
         identity = identify(where, request.headers, body, self._settings.prefix)
         settings = self._settings
-        asked = prepare(raw, body, where.overrides, settings.engine.model, settings.max_completion_tokens)
+        asked = prepare(shape, raw, body, where.overrides, settings.engine.model, settings.max_completion_tokens)
         retry_count = request.headers.get("x-stainless-retry-count", "0")
         return Call(
             identity=identity,

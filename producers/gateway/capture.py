@@ -8,6 +8,7 @@ import orjson
 from ...avro import pack_floats, pack_ids
 from ...infra.errors import LeydenError
 from .request import Asked
+from .shape import Shape
 
 
 class CaptureError(LeydenError):
@@ -30,12 +31,14 @@ NOTHING = Captured(None, None, b"", b"", b"", b"")
 
 
 def capture_plain(payload: bytes, asked: Asked) -> Captured:
-    """Take a `chat.completion` apart. Raises CaptureError."""
+    """Take an answer apart. Raises CaptureError."""
     try:
         answer = orjson.loads(payload)
         (choice,) = answer["choices"]
-        prompt_ids, ids = answer["prompt_token_ids"], choice["token_ids"]
-        logprobs = chosen_logprobs(choice, ids)
+        prompt_ids, ids = asked.shape.prompt_ids(answer), choice["token_ids"]
+        if prompt_ids is None:
+            raise ValueError("no token ids of the prompt")
+        logprobs = aligned_logprobs(asked.shape, choice, ids)
         packed = pack_ids(prompt_ids), pack_ids(ids), pack_floats(logprobs)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise CaptureError(f"the engine's answer has no aligned token ids and logprobs: {error!r}") from error
@@ -43,21 +46,25 @@ def capture_plain(payload: bytes, asked: Asked) -> Captured:
     return Captured(answer.get("id"), choice.get("finish_reason"), *packed, orjson.dumps(answer))
 
 
-def chosen_logprobs(choice: dict[str, Any], ids: list[int]) -> list[float]:
+def aligned_logprobs(shape: Shape, choice: dict[str, Any], ids: list[int]) -> list[float]:
     """The logprob of each sampled token. Raises ValueError where they are not one a token."""
-    content = (choice.get("logprobs") or {}).get("content") or []
-    if len(content) != len(ids):
-        raise ValueError(f"{len(ids)} token ids, {len(content)} logprobs")
-    return [entry["logprob"] for entry in content]
+    logprobs = shape.logprobs(choice)
+    if len(logprobs) != len(ids):
+        raise ValueError(f"{len(ids)} token ids, {len(logprobs)} logprobs")
+    return logprobs
 
 
 def hide(answer: dict[str, Any], choice: dict[str, Any] | None, asked: Asked) -> None:
     """Make `answer` what it would be had only the agent asked; vLLM writes null for what was not asked for."""
     answer["model"] = asked.model
-    if not asked.wants_token_ids:
-        if "prompt_token_ids" in answer:
-            answer["prompt_token_ids"] = None
-        if choice is not None and "token_ids" in choice:
-            choice["token_ids"] = None
-    if not asked.wants_logprobs and choice is not None and "logprobs" in choice:
-        choice["logprobs"] = None
+    if not asked.sees_token_ids:
+        _blank(answer, "prompt_token_ids")
+        _blank(choice, "prompt_token_ids")
+        _blank(choice, "token_ids")
+    if not asked.sees_logprobs:
+        _blank(choice, "logprobs")
+
+
+def _blank(part: dict[str, Any] | None, name: str) -> None:
+    if part is not None and name in part:
+        part[name] = None

@@ -36,7 +36,7 @@ class Engine:
             skip_auto_headers=("user-agent", "accept-encoding"),
         )
 
-    async def chat(self, body: bytes) -> aiohttp.ClientResponse:
+    async def post(self, route: str, body: bytes) -> aiohttp.ClientResponse:
         """The head of the answer; reading it is the caller's, and closing it early aborts the call in the engine.
 
         While the engine refuses connections, or answers 503 (it restarts), nothing was generated: asked again until
@@ -46,7 +46,7 @@ class Engine:
         while True:
             why = ""
             try:
-                response = await self._session.post(f"{self._url}/v1/chat/completions", data=body)
+                response = await self._session.post(self._url + route, data=body)
                 if response.status != 503:
                     return response
                 why = (await response.text())[:200]

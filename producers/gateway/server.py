@@ -11,17 +11,21 @@ from aiohttp.web_exceptions import HTTPRequestEntityTooLarge
 
 from . import metrics
 from .calls import Calls
+from .chat import Chat
+from .completion import Completion
 from .engine import Engine
 from .feedback import Feedback
 from .identity import place
 from .refusals import RefusedError, error_body
 from .settings import GatewaySettings
+from .shape import Shape
 
 log = logging.getLogger(__name__)
 _ROLLOUT = re.compile(r"/v1/rollouts/(?P<id>[^/]+)/(?P<what>rewards|notes|end)")
 _SETTLE = re.compile(r"/v1/rollouts/(?P<id>[^/]+)/attempts/(?P<attempt>[^/]+)/settle")
 _POLICY = re.compile(r"/v1/policies/(?P<policy>[^/]+)")
 _JSON = "application/json"
+_SHAPES: dict[str, Shape] = {shape.route: shape for shape in (Chat(), Completion())}
 
 
 class Gateway:
@@ -71,9 +75,9 @@ class Gateway:
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         where = place(request.path)
-        if where.route == "/v1/chat/completions":
+        if (shape := _SHAPES.get(where.route)) is not None:
             _only(request, "POST")
-            return await self._calls.chat(request, where)
+            return await self._calls.answer(request, where, shape)
         if where.route == "/v1/models" or where.route.startswith("/v1/models/"):
             _only(request, "GET")
             status, body, content_type = await self._engine.get(where.route)
@@ -93,7 +97,7 @@ class Gateway:
             _only(request, "GET")
             return await self._policy(match["policy"])
         raise RefusedError(
-            404, f"{request.method} {where.route}: not captured here; use /v1/chat/completions", code="unknown_url"
+            404, f"{request.method} {where.route}: not captured here; use {' or '.join(_SHAPES)}", code="unknown_url"
         )
 
     async def _policy(self, policy: str) -> web.Response:

@@ -5,8 +5,7 @@ from typing import Any
 import orjson
 
 from ...avro import now_us, pack_floats, pack_ids
-from .capture import Captured, CaptureError, chosen_logprobs, hide
-from .merge import MergedAnswer
+from .capture import Captured, CaptureError, aligned_logprobs, hide
 from .request import Asked
 
 _VERSION_COMMENT = b": leyden-version-end "
@@ -22,12 +21,13 @@ class StreamCapture:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
+        self._asked_for_all = asked.sees_token_ids or asked.sees_logprobs
         self._rest = b""
         self._held: list[bytes] = []
         self._prompt_ids: list[int] | None = None
         self._ids: list[int] = []
         self._logprobs: list[float] = []
-        self._merged = MergedAnswer()
+        self._merged = asked.shape.merged()
         self.done = False  # [DONE] was seen
         self.error: str | None = None  # the engine's own error event
         self.version_end: int | None = None
@@ -86,23 +86,18 @@ class StreamCapture:
             raise CaptureError(f"the engine's stream has no aligned token ids and logprobs: {error!r}") from error
 
     def _chunk(self, chunk: dict[str, Any]) -> bytes:
-        if (prompt_ids := chunk.get("prompt_token_ids")) is not None:
+        if (prompt_ids := self._asked.shape.prompt_ids(chunk)) is not None:
             self._prompt_ids = prompt_ids
         choices = chunk["choices"]
         choice = choices[0] if choices else None
         if choice is not None:
             ids = choice.get("token_ids") or []
-            self._logprobs += chosen_logprobs(choice, ids)
+            self._logprobs += aligned_logprobs(self._asked.shape, choice, ids)
             self._ids += ids
             if ids and self.first_token_us is None:
                 self.first_token_us = now_us()
         hide(chunk, choice, self._asked)
         self._merged.add(chunk, choice)
-        if choice is not None and self._is_ours_alone(choice):
-            return b""
+        if choice is not None and not self._asked_for_all and self._asked.shape.is_blank(choice):
+            return b""  # sent for the sake of its ids or logprobs alone
         return b"data: " + orjson.dumps(chunk)
-
-    def _is_ours_alone(self, choice: dict[str, Any]) -> bool:
-        """vLLM sends a chunk with an empty delta only to whoever asked for ids or logprobs."""
-        asked_for_it = self._asked.wants_token_ids or self._asked.wants_logprobs
-        return not asked_for_it and not choice["delta"] and choice.get("finish_reason") is None

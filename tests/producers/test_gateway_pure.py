@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from leyden.avro import new_id, unpack_floats, unpack_ids
 from leyden.producers.gateway.attempts import Attempts
 from leyden.producers.gateway.capture import CaptureError, capture_plain
+from leyden.producers.gateway.chat import Chat
 from leyden.producers.gateway.identity import identify, place
 from leyden.producers.gateway.refusals import RefusedError
 from leyden.producers.gateway.request import Asked, parse, prepare
@@ -21,7 +22,7 @@ MESSAGES = [{"role": "user", "content": "hi"}]
 def asked(**body: Any) -> Asked:
     """A prepared request."""
     whole = {"model": "policy", "messages": MESSAGES} | body
-    return prepare(json.dumps(whole).encode(), whole, {}, "policy", 1000)
+    return prepare(Chat(), json.dumps(whole).encode(), whole, {}, "policy", 1000)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_engine_is_asked_for_ids_and_logprobs_and_the_rest_is_the_agents() -> No
 
 def test_overrides_outrank_the_body_also_under_the_other_name_of_max_tokens() -> None:
     body = {"messages": MESSAGES, "max_completion_tokens": 90, "temperature": 1}
-    found = prepare(b"", body, {"max_tokens": 3, "temperature": 0.0}, "policy", 1000)
+    found = prepare(Chat(), b"", body, {"max_tokens": 3, "temperature": 0.0}, "policy", 1000)
     assert (found.max_tokens, found.temperature) == (3, 0.0)
     assert "max_completion_tokens" not in parse(found.upstream)
 
