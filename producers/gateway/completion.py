@@ -28,7 +28,8 @@ class MergedCompletion:
             return
         self._text.append(choice["text"])
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        self._stop_reason = choice.get("stop_reason") or self._stop_reason
+        if (stop_reason := choice.get("stop_reason")) is not None:  # 0 is one: a token's id
+            self._stop_reason = stop_reason
         for name, values in (choice.get("logprobs") or {}).items():
             self._logprobs.setdefault(name, []).extend(values)
 
