@@ -166,7 +166,7 @@ def count_events(stack: RunningStack) -> int:
     return n_events
 
 
-def run(
+def figures_of(
     folder: Path, upstream_url: str, upstream: psutil.Process, proxy_url: str, proxy: psutil.Process
 ) -> dict[str, Any]:
     """Figures of all sides."""
@@ -197,7 +197,7 @@ def main() -> None:
             time.sleep(0.05)
         upstream, proxy = (psutil.Process(peer.pid) for peer in peers.values())
         with tempfile.TemporaryDirectory() as folder:
-            figures = run(Path(folder), upstream_url, upstream, proxy_url, proxy)
+            figures = figures_of(Path(folder), upstream_url, upstream, proxy_url, proxy)
     finally:
         for peer in peers.values():
             peer.terminate()

@@ -128,8 +128,8 @@ class ObjectStore:
         """Write the object to `path`, over what is there; returns (bytes, sha256), hashed while reading."""
         digest, n = hashlib.sha256(), 0
         hashing: deque[Future[None]] = deque()
-        # Hashing takes as long as reading and writing together, and both leave the interpreter's lock.
         path.touch()
+        # Hashing takes as long as reading and writing together, and both leave the interpreter's lock.
         with ThreadPoolExecutor(1) as hasher, path.open("r+b") as out:
             for chunk in self.chunks(key):
                 hashing.append(hasher.submit(digest.update, chunk))

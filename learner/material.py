@@ -36,6 +36,7 @@ class MaterialMaker:
 
     def __init__(self, settings: LearnerSettings, schemas: SchemaStore, unpark: Callable[[Event], Event]) -> None:
         self._settings, self._schemas, self._unpark = settings, schemas, unpark
+        self._pack_tokens = settings.step_settings().pack_tokens
         self._credit, self._advantage = CREDITS[settings.credit], ADVANTAGES[settings.advantage]
 
     def make(self, group: Admitted, found: Mapping[Place, Trajectory]) -> Material:
@@ -58,9 +59,7 @@ class MaterialMaker:
                 unused.setdefault(member.status, []).append(member)
         prepared = Prepared((), 0, "empty")
         if episodes:
-            prepared = prepare(
-                episodes, baseline, self._credit, self._advantage, self._settings.step_settings().pack_tokens
-            )
+            prepared = prepare(episodes, baseline, self._credit, self._advantage, self._pack_tokens)
         if not prepared.trees:
             unused.setdefault(prepared.reason or "empty", []).extend(used)
             used = []

@@ -60,6 +60,10 @@ log.segment.bytes=134217728
 """
 
 
+PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+"""Environment in which threads that wait do not spin: engine and learner take turns on the same cores."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """How vLLM is started. Defaults suit a small model on two cores."""
@@ -190,9 +194,7 @@ def engine_process(engine: EngineSpec, port: int, cache: Path) -> ProcessSpec:
         ),
         env={
             "OMP_NUM_THREADS": str(engine.threads),
-            # Threads that wait must not spin: the learner computes on the same cores.
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "GOMP_SPINCOUNT": "0",
+            **PASSIVE,
             "LEYDEN_ENGINE__RELOAD_TOKEN": engine.reload_token,
             "VLLM_CACHE_ROOT": str(cache / "vllm"),
             "VLLM_NO_USAGE_STATS": "1",

@@ -15,6 +15,7 @@ from ...avro.errors import LeydenError
 from ...infra.bf16 import native_bf16
 from ...infra.local import state
 from ...infra.local.models import smollm2_model
+from ...infra.local.services import PASSIVE
 from ...infra.local.stack import EngineSpec
 from ..ledger import LEDGER
 from ..training.algorithm import LightningRL
@@ -38,8 +39,6 @@ LEARNING_RATE = 3e-5
 TIMEOUT_S = 300.0
 """Of a rollout. One that is cut off may have a call that Kafka has and the agent has not: plenty, for slow machines."""
 MODEL = "SmolLM2-135M-Instruct"
-# Two cores for everything: threads that spin while they wait take them from whom they wait for.
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 
 
 def run(seed: int, folder: Path, n_updates: int = N_UPDATES, n_held_out: int = N_HELD_OUT) -> bool:

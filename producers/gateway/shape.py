@@ -57,7 +57,6 @@ class Shape(Protocol):
         ...
 
 
-# Parts of an answer that have no token ids of one policy: several choices, hidden tokens, other modalities.
 _UNCAPTURABLE = {
     "use_beam_search": "the tokens of a beam search are not sampled from the policy",
     "prompt_embeds": "a prompt of embeddings has no token ids",

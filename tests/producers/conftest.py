@@ -40,6 +40,12 @@ def start_gateway(services: RunningStack, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
+def gateway(start_gateway: StartGateway, engine_settings: EngineSettings) -> RunningStack:
+    """One gateway in front of the tiny model."""
+    return start_gateway(engine_settings)
+
+
+@pytest.fixture(scope="session")
 def read_events() -> ReadEvents:
     """`read_events(stack, rollout_id, n)`: the rollout's events in log order, waiting until there are n."""
 

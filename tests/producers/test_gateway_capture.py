@@ -11,7 +11,8 @@ import openai
 import pytest
 from leyden.avro import Event, LLMCall, RolloutEnded, RolloutStarted, new_id, unpack_floats, unpack_ids
 from leyden.infra.local.stack import RunningStack
-from leyden.infra.settings import EngineSettings
+
+from .streams import chunks
 
 pytestmark = [pytest.mark.engine, pytest.mark.kafka]
 ReadEvents = Callable[[RunningStack, str, int], list[Event]]
@@ -35,23 +36,10 @@ HELLO = [{"role": "user", "content": "Say hello."}]
 VOLATILE = ("id", "created")
 
 
-@pytest.fixture(scope="module")
-def gateway(start_gateway: Callable[..., RunningStack], engine_settings: EngineSettings) -> RunningStack:
-    """One gateway in front of the tiny model."""
-    return start_gateway(engine_settings)
-
-
 def post(url: str, **body: Any) -> httpx.Response:
     """One chat completion, greedy and seeded."""
     body = {"model": "policy", "messages": HELLO, "temperature": 0, "max_tokens": 12, "seed": 1} | body
     return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
-
-
-def chunks(response: httpx.Response) -> list[dict[str, Any]]:
-    """The JSON of each event of a stream that ended properly."""
-    events = [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
-    assert events[-1] == "[DONE]"
-    return [json.loads(event) for event in events[:-1]]
 
 
 def same_for_all(answer: dict[str, Any]) -> dict[str, Any]:

@@ -10,30 +10,17 @@ import openai
 import pytest
 from leyden.avro import Event, LLMCall, new_id, unpack_floats, unpack_ids
 from leyden.infra.local.stack import RunningStack
-from leyden.infra.settings import EngineSettings
-from leyden.producers.gateway.completion import Completion
-from leyden.producers.gateway.refusals import RefusedError
 
+from .streams import chunks
+
+pytestmark = [pytest.mark.engine, pytest.mark.kafka]
 ReadEvents = Callable[[RunningStack, str, int], list[Event]]
-
-
-@pytest.fixture(scope="module")
-def gateway(start_gateway: Callable[..., RunningStack], engine_settings: EngineSettings) -> RunningStack:
-    """One gateway in front of the tiny model."""
-    return start_gateway(engine_settings)
 
 
 def post(url: str, **body: Any) -> httpx.Response:
     """One completion, greedy and seeded."""
     body = {"model": "policy", "prompt": "Once upon", "temperature": 0, "max_tokens": 12, "seed": 1} | body
     return httpx.post(f"{url}/v1/completions", json=body, timeout=60)
-
-
-def chunks(response: httpx.Response) -> list[dict[str, Any]]:
-    """The JSON of each event of a stream that ended properly."""
-    events = [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
-    assert events[-1] == "[DONE]"
-    return [json.loads(event) for event in events[:-1]]
 
 
 def same_for_all(answer: dict[str, Any]) -> dict[str, Any]:
@@ -67,8 +54,6 @@ ASKED = [
 ]
 
 
-@pytest.mark.engine
-@pytest.mark.kafka
 @pytest.mark.parametrize("asked", ASKED)
 def test_plain_answer_is_that_of_a_direct_connection(
     gateway: RunningStack, vllm_url: str, asked: dict[str, Any]
@@ -78,8 +63,6 @@ def test_plain_answer_is_that_of_a_direct_connection(
     assert same_for_all(through.json()) == same_for_all(direct.json())
 
 
-@pytest.mark.engine
-@pytest.mark.kafka
 @pytest.mark.parametrize("asked", [*ASKED, {"stream_options": {"include_usage": True}}])
 def test_streamed_answer_is_that_of_a_direct_connection(
     gateway: RunningStack, vllm_url: str, asked: dict[str, Any]
@@ -89,8 +72,6 @@ def test_streamed_answer_is_that_of_a_direct_connection(
     assert outline(chunks(through)) == outline(chunks(direct))
 
 
-@pytest.mark.engine
-@pytest.mark.kafka
 @pytest.mark.parametrize("stream", [False, True])
 def test_event_holds_ids_and_logprobs_as_the_engine_reports_them(
     gateway: RunningStack, vllm_url: str, read_events: ReadEvents, stream: bool
@@ -107,31 +88,8 @@ def test_event_holds_ids_and_logprobs_as_the_engine_reports_them(
     assert json.loads(call.response)["choices"][0]["text"] == choice["text"]
 
 
-@pytest.mark.engine
-@pytest.mark.kafka
 def test_openai_client_reads_plain_and_streamed_completions(gateway: RunningStack) -> None:
     with openai.OpenAI(base_url=f"{gateway.gateway_url}/v1", api_key="none") as client:
         plain = client.completions.create(model="policy", prompt="Once", max_tokens=8, temperature=0)
         stream = client.completions.create(model="policy", prompt="Once", max_tokens=8, temperature=0, stream=True)
         assert "".join(chunk.choices[0].text for chunk in stream) == plain.choices[0].text
-
-
-@pytest.mark.parametrize(
-    ("body", "names"),
-    [
-        ({}, "prompt"),
-        ({"prompt": ["a", "b"]}, "2 prompts"),
-        ({"prompt": [[1], [2]]}, "2 prompts"),
-        ({"prompt": "a", "echo": True}, "echo"),
-        ({"prompt": "a", "n": 2}, "n=2"),
-        ({"prompt": "a", "best_of": 3}, "best_of"),
-    ],
-)
-def test_what_has_no_single_sequence_of_ids_is_refused(body: dict[str, Any], names: str) -> None:
-    with pytest.raises(RefusedError, match=names):
-        Completion().refuse_uncapturable(body)
-
-
-def test_sampled_token_without_a_logprob_is_no_capture() -> None:
-    with pytest.raises(ValueError, match="without a logprob"):
-        Completion().logprobs({"logprobs": {"token_logprobs": [None, -1.0]}})

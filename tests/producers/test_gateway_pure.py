@@ -11,6 +11,7 @@ from leyden.avro import new_id, unpack_floats, unpack_ids
 from leyden.producers.gateway.attempts import Attempts
 from leyden.producers.gateway.capture import CaptureError, capture_plain
 from leyden.producers.gateway.chat import Chat
+from leyden.producers.gateway.completion import Completion
 from leyden.producers.gateway.identity import identify, place
 from leyden.producers.gateway.refusals import RefusedError
 from leyden.producers.gateway.request import Asked, parse, prepare
@@ -89,6 +90,27 @@ def test_overrides_outrank_the_body_also_under_the_other_name_of_max_tokens() ->
 def test_content_that_has_no_token_ids_is_refused(kind: str | None) -> None:
     with pytest.raises(RefusedError, match="only text"):
         asked(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": kind}]}])
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ({}, "prompt"),
+        ({"prompt": ["a", "b"]}, "2 prompts"),
+        ({"prompt": [[1], [2]]}, "2 prompts"),
+        ({"prompt": "a", "echo": True}, "echo"),
+        ({"prompt": "a", "n": 2}, "n=2"),
+        ({"prompt": "a", "best_of": 3}, "best_of"),
+    ],
+)
+def test_completion_without_a_single_sequence_of_ids_is_refused(body: dict[str, Any], names: str) -> None:
+    with pytest.raises(RefusedError, match=names):
+        Completion().refuse_uncapturable(body)
+
+
+def test_sampled_token_without_a_logprob_is_no_capture() -> None:
+    with pytest.raises(ValueError, match="without a logprob"):
+        Completion().logprobs({"logprobs": {"token_logprobs": [None, -1.0]}})
 
 
 def test_answer_with_fewer_logprobs_than_tokens_is_no_capture() -> None:
