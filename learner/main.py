@@ -4,11 +4,9 @@
 """
 
 import logging
-from datetime import timedelta
 from threading import Event
 
 import torch
-from accelerate import PartialState
 
 from ..infra import kafka, topics
 from ..infra.checkpoint_log import CheckpointLog, CheckpointWriter
@@ -23,7 +21,7 @@ from .batches import BatchReader
 from .material import MaterialMaker
 from .metrics import LearnerMetrics
 from .policy import Policy
-from .processes import Crew, follow_orders
+from .processes import Crew, follow_orders, together
 from .publisher import Publisher
 from .settings import LearnerSettings
 from .step import Stepper
@@ -40,14 +38,13 @@ def main(settings: LearnerSettings) -> None:
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     torch.manual_seed(settings.seed)
-    # Collective operations wait while process 0 uploads; it says that it is idle more often than this.
-    processes = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(minutes=30))
-    device = torch.device(processes.device or "cpu")
-    if not processes.is_main_process:
-        run_until_signal(lambda stop: follow_orders(_stepper(settings, device)[1], stop))
-        return
-    topics.require(kafka.admin(settings.kafka), settings.prefix, settings.kafka)
-    run_until_signal(lambda stop: lead(settings, device, stop))
+    with together(cpu=not torch.cuda.is_available()) as processes:
+        device = torch.device(processes.device or "cpu")
+        if not processes.is_main_process:
+            run_until_signal(lambda stop: follow_orders(_stepper(settings, device)[1], stop))
+            return
+        topics.require(kafka.admin(settings.kafka), settings.prefix, settings.kafka)
+        run_until_signal(lambda stop: lead(settings, device, stop))
 
 
 def check(settings: LearnerSettings) -> None:

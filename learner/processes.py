@@ -1,18 +1,36 @@
 """Several processes of one learner: process 0 decides and talks to the outside, the others train as it says."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from enum import Enum
 from threading import Event
 from typing import Any
 
 import torch.distributed as dist
+from accelerate import PartialState
 
 from .step import Stepper, StepResult
 from .tree import Tree
 
-# Well below the half hour after which a collective operation is given up.
+# Well below GIVE_UP.
 IDLE_EVERY_S = 10.0
+# Others wait in a collective operation while process 0 uploads; it says that it is idle more often than this.
+GIVE_UP = timedelta(minutes=30)
+
+
+@contextmanager
+def together(cpu: bool) -> Iterator[PartialState]:
+    """The processes that were started with this one, left again at the end.
+
+    Left before Python ends: gloo's threads hold tensors, and freeing those while the interpreter goes down aborts it.
+    """
+    state = PartialState(cpu=cpu, timeout=GIVE_UP)
+    try:
+        yield state
+    finally:
+        state.destroy_process_group()
 
 
 class Order(Enum):

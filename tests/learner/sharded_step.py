@@ -6,9 +6,8 @@ from threading import Event
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from leyden.learner.policy import Policy
-from leyden.learner.processes import Crew, follow_orders
+from leyden.learner.processes import Crew, follow_orders, together
 from leyden.learner.step import Stepper, StepSettings
 from leyden.learner.tree import Tree, build_trees
 from leyden.learner.types import Sequence
@@ -51,15 +50,15 @@ def train(stepper: Stepper) -> dict[str, torch.Tensor]:
 
 def run(model: Path, out: Path) -> None:
     """The others start with other weights: they must take over those of process 0."""
-    state = PartialState(cpu=True)
     torch.set_num_threads(1)
-    stepper = make_stepper(model)
-    if state.is_main_process:
-        save_file({"n_processes": torch.tensor(state.num_processes)} | train(stepper), out)
-        return
-    for parameter in stepper.parameters.values():
-        parameter.data.zero_()
-    follow_orders(stepper, Event())
+    with together(cpu=True) as state:
+        stepper = make_stepper(model)
+        if state.is_main_process:
+            save_file({"n_processes": torch.tensor(state.num_processes)} | train(stepper), out)
+            return
+        for parameter in stepper.parameters.values():
+            parameter.data.zero_()
+        follow_orders(stepper, Event())
 
 
 if __name__ == "__main__":
