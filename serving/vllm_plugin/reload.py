@@ -81,15 +81,20 @@ class EngineVersion:
         try:
             # clear_cache also preempts the running requests: they compute their keys and values again, by new weights.
             await engine.pause_generation(mode="keep", clear_cache=True)
-            try:
-                await engine.collective_rpc("leyden_apply")
-            except Exception as error:
-                self.broken = True
-                self._on_broken()
-                raise BrokenEngineError(f"the model is half loaded, the engine restarts: {error}") from error
-            self.version = version
-        finally:
+        except BaseException:
             await engine.resume_generation()
+            raise
+        try:
+            await engine.collective_rpc("leyden_apply")
+        except BaseException as error:
+            # Never resumed: what half-loaded weights generate must not end an open answer. The process's end cuts them.
+            self.broken = True
+            self._on_broken()
+            if not isinstance(error, Exception):
+                raise
+            raise BrokenEngineError(f"the model is half loaded, the engine restarts: {error}") from error
+        self.version = version
+        await engine.resume_generation()
 
 
 async def _stage(engine: Any, path: str) -> None:

@@ -15,22 +15,24 @@ Messages = list[MutableMapping[str, Any]]
 
 
 class FakeEngine:
-    """Records what it is asked; `staged` is what its worker says of the checkpoint, `broken` fails the load."""
+    """Records what it is asked; `staged` is what its worker says of the checkpoint, `fails`: call -> its error."""
 
-    def __init__(self, staged: str = "", broken: bool = False) -> None:
+    def __init__(self, staged: str = "", fails: dict[str, BaseException] | None = None) -> None:
         self.calls: list[str] = []
-        self.staged, self.broken = staged, broken
+        self.staged, self.fails = staged, fails or {}
 
     async def pause_generation(self, mode: str, clear_cache: bool) -> None:
         self.calls.append(f"pause {mode} {clear_cache}")
+        if "pause" in self.fails:
+            raise self.fails["pause"]
 
     async def resume_generation(self) -> None:
         self.calls.append("resume")
 
     async def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
         self.calls.append(method)
-        if method == "leyden_apply" and self.broken:
-            raise RuntimeError("meta tensor")
+        if method in self.fails:
+            raise self.fails[method]
         return [self.staged if method == "leyden_staged" else None]
 
 
@@ -134,14 +136,34 @@ def test_a_refused_checkpoint_never_pauses_the_engine(versions: EngineVersion, t
     assert engine.calls == ["leyden_stage", "leyden_staged", "leyden_discard"]
 
 
-def test_a_half_loaded_engine_answers_nothing_more_and_its_process_ends(token: str, tmp_path: Path) -> None:
+def test_a_half_loaded_engine_generates_nothing_more_and_its_process_ends(token: str, tmp_path: Path) -> None:
     ended: list[bool] = []
     versions = EngineVersion(on_broken=lambda: ended.append(True))
+    engine = FakeEngine(fails={"leyden_apply": RuntimeError("meta tensor")})
     app = LeydenMiddleware(server(b"application/json", [b"{}"]), versions)
     body = json.dumps({"version": 3, "path": str(tmp_path)}).encode()
-    assert ask(app, "/leyden/reload", body, token, engine=FakeEngine(broken=True))[0]["status"] == 500
-    assert ended == [True]
+    assert ask(app, "/leyden/reload", body, token, engine=engine)[0]["status"] == 500
+    assert (ended, engine.calls[-1]) == ([True], "leyden_apply")
     assert ask(app, "/v1/chat/completions")[0]["status"] == 503
+
+
+def test_a_reload_that_is_cancelled_while_the_workers_load_is_a_broken_one(tmp_path: Path) -> None:
+    ended: list[bool] = []
+    versions = EngineVersion(on_broken=lambda: ended.append(True))
+    engine = FakeEngine(fails={"leyden_apply": asyncio.CancelledError()})
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(versions.reload(engine, 3, str(tmp_path)))
+    assert (versions.broken, ended, engine.calls[-1]) == (True, [True], "leyden_apply")
+
+
+def test_an_engine_that_could_not_be_paused_goes_on_with_the_weights_it_has(
+    versions: EngineVersion, token: str, tmp_path: Path
+) -> None:
+    engine, app = FakeEngine(fails={"pause": RuntimeError("busy")}), LeydenMiddleware(server(b"", []), versions)
+    body = json.dumps({"version": 3, "path": str(tmp_path)}).encode()
+    with pytest.raises(RuntimeError, match="busy"):
+        ask(app, "/leyden/reload", body, token, engine=engine)
+    assert (versions.version, versions.broken, engine.calls[-1]) == (0, False, "resume")
 
 
 @pytest.mark.parametrize(
