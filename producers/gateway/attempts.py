@@ -5,6 +5,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from .identity import is_single
 from .refusals import RefusedError
 
 Key = tuple[str, int]
@@ -24,6 +25,7 @@ class Attempts:
 
     `n_calls` of a settled attempt is known only where this process saw it from its first call on: rollout ids are
     UUIDv7, so an id made after this process began, and after the newest attempt that it had to forget, is such a one.
+    A rollout of a single call leaves nothing here: it is over with its call, and its id admits no other.
     """
 
     def __init__(self, limit: int, alone: bool, now_ms: int | None = None) -> None:
@@ -91,17 +93,23 @@ class Attempts:
         if attempt is not None:
             self._attempts.move_to_end(key)
             return attempt
+        if is_single(key[0]):
+            return _Attempt()
+        if len(self._attempts) >= self._limit:
+            self._forget_oldest()
         attempt = self._attempts[key] = _Attempt()
         self._newest[key[0]] = max(key[1], self._newest.get(key[0], 1))
-        if len(self._attempts) > self._limit:
-            self._forget_oldest()
         return attempt
 
     def _forget_oldest(self) -> None:
-        key = next((key for key, attempt in self._attempts.items() if attempt.n_in_flight == 0), None)
-        if key is None:
+        for _ in range(len(self._attempts)):
+            key, forgotten = next(iter(self._attempts.items()))
+            if forgotten.n_in_flight == 0:
+                break
+            self._attempts.move_to_end(key)  # so that long calls are not passed over again each time
+        else:
             return
-        forgotten = self._attempts.pop(key)
+        del self._attempts[key]
         if self._newest.get(key[0]) == key[1]:
             del self._newest[key[0]]
         if forgotten.n_safe and (made_ms := _made_ms(key[0])) is not None:

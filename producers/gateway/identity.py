@@ -18,6 +18,8 @@ _PATH = re.compile(
     r"/rollout/(?P<id>[^/]+)/attempt/(?P<attempt>[^/]+)"
     r"(?:/agent/(?P<agent>[^/]+))?(?:/set/(?P<set>[^/]+))?(?P<rest>/.*)"
 )
+# Ids of rollouts that are one call: they say so themselves, so that nobody has to remember them.
+_SINGLE = "single-"
 Number = int | float
 
 
@@ -68,7 +70,12 @@ def identify(where: Place, headers: Mapping[str, str], body: Mapping[str, Any], 
         # Derived, not stored: every replica and every restart finds the same rollout.
         digest = blake2b(f"{scope}\0{session}".encode(), digest_size=16).hexdigest()
         return Identity(digest, 1, agent, known=False)
-    return Identity(new_id(), 1, agent, known=False, single=True)
+    return Identity(_SINGLE + new_id(), 1, agent, known=False, single=True)
+
+
+def is_single(rollout_id: str) -> bool:
+    """The gateway made this rollout for one call: its start, its call and its end are written together."""
+    return rollout_id.startswith(_SINGLE)
 
 
 def check_id(rollout_id: str) -> str:
@@ -89,7 +96,9 @@ def check_attempt(attempt: Any) -> int:
 def _named(rollout_id: str, attempt: str, agent: str | None) -> Identity:
     if agent is not None and not 1 <= len(agent) <= _AGENT_MAX:
         raise RefusedError(400, f"an agent's name has 1 to {_AGENT_MAX} characters", param="agent")
-    return Identity(check_id(rollout_id), check_attempt(attempt), agent)
+    if is_single(check_id(rollout_id)):
+        raise RefusedError(410, f"rollout {rollout_id} was one call, which has ended", code="attempt_ended")
+    return Identity(rollout_id, check_attempt(attempt), agent)
 
 
 def _session(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ from ...infra import kafka
 from ...infra.errors import DecodeError
 from ...infra.settings import KafkaSettings
 from .attempts import Attempts
+from .identity import is_single
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.5
@@ -64,7 +65,7 @@ class Tail:
 
 
 def _read(message: Message) -> EventHead | None:
-    """The start or end of an attempt, else None."""
+    """The start or end of an attempt that may have more than one call, else None."""
     # len() does not copy the value, and most records here are calls, which are long.
     if message.error() is not None or len(message) > _MAX_BYTES:
         return None
@@ -73,4 +74,4 @@ def _read(message: Message) -> EventHead | None:
     except DecodeError as error:
         log.warning("%s [%s] @ %s: %s", message.topic(), message.partition(), message.offset(), error)
         return None
-    return head if isinstance(head.body, RolloutStarted | RolloutEnded) else None
+    return head if isinstance(head.body, RolloutStarted | RolloutEnded) and not is_single(head.rollout_id) else None

@@ -12,7 +12,7 @@ from leyden.producers.gateway.attempts import Attempts
 from leyden.producers.gateway.capture import CaptureError, capture_plain
 from leyden.producers.gateway.chat import Chat
 from leyden.producers.gateway.completion import Completion
-from leyden.producers.gateway.identity import identify, place
+from leyden.producers.gateway.identity import Place, identify, place
 from leyden.producers.gateway.refusals import RefusedError
 from leyden.producers.gateway.request import Asked, parse, prepare
 from leyden.producers.gateway.stream_capture import StreamCapture
@@ -200,6 +200,37 @@ def test_attempt_in_flight_is_never_forgotten() -> None:
         attempts.finish(key, safe=True)
     attempts.finish(first, safe=True)
     assert not attempts.begin(first)
+
+
+def test_calls_without_identity_leave_nothing_in_the_register() -> None:
+    attempts = Attempts(limit=1_000_000, alone=True, now_ms=0)
+    for _ in range(10_000):
+        identity = identify(Place("/v1/chat/completions"), {}, {}, "p.")
+        key = (identity.rollout_id, identity.attempt)
+        assert attempts.begin(key)
+        attempts.started(key)  # as the tail tells of the gateway's own events
+        attempts.finish(key, safe=True)
+        attempts.close(key)
+    assert len(attempts) == 0
+    assert attempts.n_calls(key) is None
+
+
+@pytest.mark.parametrize("attempt", ["1", "2"])
+def test_rollout_of_a_single_call_takes_no_other(attempt: str) -> None:
+    rollout = identify(Place("/v1/chat/completions"), {}, {}, "p.").rollout_id
+    for name_it in (
+        lambda: identify(Place("/v1/x"), {"x-leyden-rollout": rollout, "x-leyden-attempt": attempt}, {}, "p."),
+        lambda: place(f"/rollout/{rollout}/attempt/{attempt}/v1/x"),
+    ):
+        with pytest.raises(RefusedError, match="has ended") as refused:
+            name_it()
+        assert refused.value.status == 410
+
+
+def test_register_that_is_full_of_calls_in_flight_forgets_none_of_them() -> None:
+    attempts, keys = Attempts(limit=2, alone=True, now_ms=0), [(new_id(), 1) for _ in range(4)]
+    assert all([attempts.begin(key) for key in keys])
+    assert not any([attempts.begin(key) for key in keys])
 
 
 def test_settling_waits_for_what_is_in_flight() -> None:
