@@ -1,14 +1,16 @@
 """What this gateway knows of attempts: calls in flight and done, ended or not. Bounded; nothing is kept per call."""
 
 import asyncio
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from ...avro import now_ms
 from .identity import is_single
 from .refusals import RefusedError
 
 Key = tuple[str, int]
+# How far ahead the clock of whoever makes ids may be; an id from later on says nothing about when it was made.
+_CLOCK_SKEW_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -28,10 +30,10 @@ class Attempts:
     A rollout of a single call leaves nothing here: it is over with its call, and its id admits no other.
     """
 
-    def __init__(self, limit: int, alone: bool, now_ms: int | None = None) -> None:
+    def __init__(self, limit: int, alone: bool, known_from_ms: int | None = None) -> None:
         self._limit = limit
         self._alone = alone
-        self._known_from_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        self._known_from_ms = now_ms() if known_from_ms is None else known_from_ms
         self._attempts: OrderedDict[Key, _Attempt] = OrderedDict()
         self._newest: dict[str, int] = {}
 
@@ -117,10 +119,11 @@ class Attempts:
 
 
 def _made_ms(rollout_id: str) -> int | None:
-    """When a UUIDv7 of 32 hex digits was made; None for other ids."""
+    """When a UUIDv7 of 32 hex digits was made; None for other ids, and for those that claim a time to come."""
     if len(rollout_id) != 32 or rollout_id[12] != "7":
         return None
     try:
-        return int(rollout_id, 16) >> 80
+        made_ms = int(rollout_id, 16) >> 80
     except ValueError:
         return None
+    return made_ms if made_ms <= now_ms() + _CLOCK_SKEW_MS else None

@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
-from ...avro import new_id
+from ...avro import named_id, new_id
 from .refusals import RefusedError
 
 # An id is part of keys, paths and file names further on.
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _AGENT_MAX = 128
+_ATTEMPT = re.compile(r"[0-9]{1,7}")
 _ATTEMPT_MAX = 1_000_000
 _PATH = re.compile(
     r"/rollout/(?P<id>[^/]+)/attempt/(?P<attempt>[^/]+)"
@@ -50,7 +50,7 @@ def place(path: str) -> Place:
     match = _PATH.fullmatch(path)
     if match is None:
         raise RefusedError(404, f"{path}: expected /rollout/ID/attempt/N[/agent/NAME][/set/K=V,…]/v1/…")
-    agent = unquote(match["agent"]) if match["agent"] else None
+    agent = _check_agent(unquote(match["agent"])) if match["agent"] else None
     overrides = _overrides(unquote(match["set"])) if match["set"] else {}
     return Place(match["rest"], _named(unquote(match["id"]), match["attempt"], agent), overrides)
 
@@ -60,16 +60,15 @@ def identify(where: Place, headers: Mapping[str, str], body: Mapping[str, Any], 
 
     `scope` (the deployment's prefix) keeps the sessions of several deployments apart. Raises RefusedError.
     """
-    agent = headers.get("x-leyden-agent")
+    agent = _check_agent(headers.get("x-leyden-agent"))
     if where.identity is not None:
         found = where.identity
-        return found if found.agent or not agent else _named(found.rollout_id, str(found.attempt), agent)
+        return found if found.agent or not agent else replace(found, agent=agent)
     if (rollout_id := headers.get("x-leyden-rollout")) is not None:
         return _named(rollout_id, headers.get("x-leyden-attempt", "1"), agent)
     if (session := _session(headers, body)) is not None:
         # Derived, not stored: every replica and every restart finds the same rollout.
-        digest = blake2b(f"{scope}\0{session}".encode(), digest_size=16).hexdigest()
-        return Identity(digest, 1, agent, known=False)
+        return Identity(named_id(f"{scope}\0session:{session}"), 1, agent, known=False)
     return Identity(_SINGLE + new_id(), 1, agent, known=False, single=True)
 
 
@@ -87,29 +86,32 @@ def check_id(rollout_id: str) -> str:
 
 def check_attempt(attempt: Any) -> int:
     """The attempt's number from 1. Raises RefusedError."""
-    text = str(attempt)
-    if isinstance(attempt, bool) or not text.isascii() or not text.isdigit() or not 1 <= int(text[:8]) <= _ATTEMPT_MAX:
-        raise RefusedError(400, f"attempt {text[:40]!r}: an integer from 1", param="attempt")
+    text = "" if isinstance(attempt, bool) else str(attempt)
+    if not _ATTEMPT.fullmatch(text) or not 1 <= int(text) <= _ATTEMPT_MAX:
+        raise RefusedError(400, f"attempt {attempt!r:.40}: an integer from 1 to {_ATTEMPT_MAX}", param="attempt")
     return int(text)
 
 
+def _check_agent(agent: str | None) -> str | None:
+    # What a header holds beyond UTF-8 is not printable either, and no record can take it.
+    if agent is not None and not (1 <= len(agent) <= _AGENT_MAX and agent.isprintable()):
+        raise RefusedError(400, f"an agent's name has 1 to {_AGENT_MAX} printable characters", param="agent")
+    return agent
+
+
 def _named(rollout_id: str, attempt: str, agent: str | None) -> Identity:
-    if agent is not None and not 1 <= len(agent) <= _AGENT_MAX:
-        raise RefusedError(400, f"an agent's name has 1 to {_AGENT_MAX} characters", param="agent")
     if is_single(check_id(rollout_id)):
         raise RefusedError(410, f"rollout {rollout_id} was one call, which has ended", code="attempt_ended")
     return Identity(rollout_id, check_attempt(attempt), agent)
 
 
 def _session(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
+    """What names one conversation. Not OpenAI's `user`: a person has many, and they would make one endless rollout."""
     if session := headers.get("x-session-id"):
-        return f"session:{session}"
+        return session
     metadata = body.get("metadata")
-    if isinstance(metadata, dict) and isinstance(session := metadata.get("session_id"), str) and session:
-        return f"session:{session}"
-    if isinstance(user := body.get("user"), str) and user:
-        return f"user:{user}"
-    return None
+    session = metadata.get("session_id") if isinstance(metadata, dict) else None
+    return session if isinstance(session, str) and session else None
 
 
 def _overrides(text: str) -> dict[str, Number]:

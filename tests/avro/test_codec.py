@@ -1,6 +1,7 @@
 """The codec: what is written is read; what was not written is refused, with one exception class."""
 
 import dataclasses
+import uuid
 
 import pytest
 from fastavro.schema import fingerprint
@@ -11,6 +12,7 @@ from leyden.avro import codec
 from leyden.avro.errors import DecodeError
 
 text = st.text(max_size=20)
+any_text = st.text(st.characters(codec=None))  # a header may hold lone surrogates
 blob = st.binary(max_size=64)
 i32 = st.integers(-(2**31), 2**31 - 1)
 i64 = st.integers(-(2**63), 2**63 - 1)
@@ -160,6 +162,13 @@ def test_ids_sort_by_time_and_do_not_repeat() -> None:
     assert len(set(ids)) == 1000
     assert [i[:12] for i in ids] == sorted(i[:12] for i in ids)
     assert all(len(i) == 32 and i[12] == "7" for i in ids)
+
+
+@given(any_text, any_text)
+def test_named_ids_are_those_of_their_names_and_tell_no_time(one: str, other: str) -> None:
+    ids = [uuid.UUID(avro.named_id(name)) for name in (one, other)]
+    assert (ids[0] == ids[1]) == (one == other)
+    assert all(i.version == 8 and i.variant == uuid.RFC_4122 for i in ids)
 
 
 def _outcome(decode_with: object, data: bytes) -> object:

@@ -223,7 +223,8 @@ def test_session_names_one_rollout(gateway: RunningStack) -> None:
     def rollout(headers: dict[str, str], **more: Any) -> str:
         return httpx.post(url, json=body | more, headers=headers).headers["x-leyden-rollout"]
 
-    assert rollout({"x-session-id": "s1"}) == rollout({}, metadata={"session_id": "s1"}) != rollout({}, user="s1")
+    assert rollout({"x-session-id": "s1"}) == rollout({}, metadata={"session_id": "s1"}, user="ann")
+    assert rollout({}, user="ann") != rollout({}, user="ann")
     assert rollout({"x-leyden-rollout": "r1", "x-leyden-attempt": "2"}) == "r1"
     assert rollout({}) != rollout({})
 

@@ -12,7 +12,7 @@ from leyden.producers.gateway.attempts import Attempts
 from leyden.producers.gateway.capture import CaptureError, capture_plain
 from leyden.producers.gateway.chat import Chat
 from leyden.producers.gateway.completion import Completion
-from leyden.producers.gateway.identity import Place, identify, place
+from leyden.producers.gateway.identity import Place, check_attempt, identify, place
 from leyden.producers.gateway.refusals import RefusedError
 from leyden.producers.gateway.request import Asked, parse, prepare
 from leyden.producers.gateway.stream_capture import StreamCapture
@@ -181,7 +181,7 @@ def test_tool_call_in_pieces_is_whole_in_the_captured_response() -> None:
 
 
 def test_attempts_forgotten_make_older_counts_unknown() -> None:
-    attempts = Attempts(limit=2, alone=True, now_ms=0)
+    attempts = Attempts(limit=2, alone=True, known_from_ms=0)
     rollouts = [new_id() for _ in range(3)]
     for rollout in rollouts:
         attempts.begin((rollout, 1))
@@ -192,7 +192,7 @@ def test_attempts_forgotten_make_older_counts_unknown() -> None:
 
 
 def test_attempt_in_flight_is_never_forgotten() -> None:
-    attempts = Attempts(limit=1, alone=True, now_ms=0)
+    attempts = Attempts(limit=1, alone=True, known_from_ms=0)
     first, others = (new_id(), 1), [(new_id(), 1) for _ in range(5)]
     assert attempts.begin(first)
     for key in others:
@@ -202,8 +202,52 @@ def test_attempt_in_flight_is_never_forgotten() -> None:
     assert not attempts.begin(first)
 
 
+def test_id_from_the_future_is_not_trusted_and_leaves_other_counts_known() -> None:
+    attempts, later = Attempts(limit=1, alone=True, known_from_ms=0), ("f" * 12 + "7" + "0" * 19, 1)
+    attempts.begin(later)
+    attempts.finish(later, safe=True)
+    assert attempts.n_calls(later) is None
+    rollout = (new_id(), 1)
+    attempts.begin(rollout)
+    attempts.finish(rollout, safe=True)
+    assert attempts.n_calls(rollout) == 1
+
+
+def test_session_never_tells_when_it_was_made() -> None:
+    attempts = Attempts(limit=1000, alone=True, known_from_ms=0)
+    for n in range(200):
+        identity = identify(Place("/v1/x"), {"x-session-id": str(n)}, {}, "p.")
+        assert attempts.n_calls((identity.rollout_id, 1)) is None
+
+
+def test_a_persons_calls_are_not_one_rollout() -> None:
+    one, other = (identify(Place("/v1/x"), {}, {"user": "ann"}, "p.") for _ in range(2))
+    assert one.single
+    assert one.rollout_id != other.rollout_id
+    both = {"user": "ann", "metadata": {"session_id": "s"}}
+    assert identify(Place("/v1/x"), {}, both, "p.") == identify(Place("/v1/x"), {"x-session-id": "s"}, {}, "p.")
+
+
+@pytest.mark.parametrize(
+    "attempt", ["1000001", "10000000000", "99999999999999999999", 1 << 31, 0, -1, True, 1.0, "", "¹"]
+)
+def test_attempt_that_no_record_can_hold_is_refused(attempt: Any) -> None:
+    with pytest.raises(RefusedError, match="an integer from 1 to 1000000") as refused:
+        check_attempt(attempt)
+    assert refused.value.status == 400
+    assert json.loads(refused.value.body)["error"]["param"] == "attempt"
+    assert check_attempt("1000000") == check_attempt(1_000_000) == 1_000_000
+
+
+@pytest.mark.parametrize("agent", ["", "x" * 129, "a\nb", "\udcff"])
+def test_agent_that_no_record_can_hold_is_refused(agent: str) -> None:
+    for where in ({}, {"x-leyden-rollout": "r"}, {"x-session-id": "s"}):
+        with pytest.raises(RefusedError, match="printable characters"):
+            identify(Place("/v1/x"), where | {"x-leyden-agent": agent}, {}, "p.")
+
+
 def test_calls_without_identity_leave_nothing_in_the_register() -> None:
-    attempts = Attempts(limit=1_000_000, alone=True, now_ms=0)
+    attempts = Attempts(limit=1_000_000, alone=True, known_from_ms=0)
     for _ in range(10_000):
         identity = identify(Place("/v1/chat/completions"), {}, {}, "p.")
         key = (identity.rollout_id, identity.attempt)
@@ -228,14 +272,14 @@ def test_rollout_of_a_single_call_takes_no_other(attempt: str) -> None:
 
 
 def test_register_that_is_full_of_calls_in_flight_forgets_none_of_them() -> None:
-    attempts, keys = Attempts(limit=2, alone=True, now_ms=0), [(new_id(), 1) for _ in range(4)]
-    assert all([attempts.begin(key) for key in keys])
-    assert not any([attempts.begin(key) for key in keys])
+    attempts, keys = Attempts(limit=2, alone=True, known_from_ms=0), [(new_id(), 1) for _ in range(4)]
+    assert [attempts.begin(key) for key in keys] == [True] * 4
+    assert [attempts.begin(key) for key in keys] == [False] * 4
 
 
 def test_settling_waits_for_what_is_in_flight() -> None:
     async def settle() -> tuple[bool, bool]:
-        attempts, key = Attempts(limit=9, alone=True, now_ms=0), (new_id(), 1)
+        attempts, key = Attempts(limit=9, alone=True, known_from_ms=0), (new_id(), 1)
         attempts.begin(key)
         early = await attempts.settle(key, timeout_s=0.01)
         asyncio.get_running_loop().call_soon(attempts.finish, key, True)
