@@ -6,9 +6,9 @@ import os
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from io import FileIO
 from pathlib import Path
 from struct import Struct
-from typing import BinaryIO
 
 from ...infra.errors import LeydenError
 from . import metrics
@@ -27,14 +27,15 @@ class SpoolError(LeydenError):
 class Spool:
     """A queue of segments, `{number:012d}.events`. Thread-safe: one thread appends, another drains.
 
-    Order on append: write, fsync, then return; a record whose frame is cut off was never confirmed to anybody. Order on
-    draining: a segment is removed when Kafka has all of it, so a crash between sends it again (equal event ids).
+    Order on append: write, fsync, then return; a record whose frame is cut off was never confirmed to anybody, and what
+    could not be written whole is taken back. Order on draining: a segment is removed when Kafka has all of it, so a
+    crash between sends it again (equal event ids).
     """
 
     def __init__(self, folder: Path, max_bytes: int, segment_bytes: int) -> None:
         self._folder, self._max_bytes, self._segment_bytes = folder, max_bytes, segment_bytes
         self._lock = threading.Lock()
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None  # of the newest segment, while it takes records
         folder.mkdir(parents=True, exist_ok=True)
         self._guard = (folder / "lock").open("wb")
         try:
@@ -42,9 +43,10 @@ class Spool:
         except OSError as error:
             self._guard.close()
             raise SpoolError(f"spool {folder}: another gateway uses it; give each its own spool_dir") from error
-        self._segments = sorted(folder.glob("*.events"))
-        self._next = int(self._segments[-1].stem) + 1 if self._segments else 0
-        self._bytes = sum(path.stat().st_size for path in self._segments)
+        # Bytes that count, by segment, oldest first.
+        self._segments = {path: path.stat().st_size for path in sorted(folder.glob("*.events"))}
+        self._next = int(next(reversed(self._segments)).stem) + 1 if self._segments else 0
+        self._bytes = sum(self._segments.values())
         self._report()
 
     @property
@@ -61,20 +63,20 @@ class Spool:
         """Add records, on disk when this returns. Raises OSError, and then none of them counts."""
         data = b"".join(_frame(key, value) for key, value in records)
         with self._lock:
-            if self._file is None:
-                self._open_segment()
-            assert self._file is not None
-            before = self._file.tell()
+            file = self._file or self._open_segment()
+            path = next(reversed(self._segments))
             try:
-                self._file.write(data)
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                _write(file, data)
+                os.fsync(file.fileno())
             except OSError:
-                self._file.truncate(before)
-                self._seal()
+                try:
+                    file.truncate(self._segments[path])
+                finally:
+                    self._seal()
                 raise
+            self._segments[path] += len(data)
             self._bytes += len(data)
-            if self._file.tell() >= self._segment_bytes:
+            if self._segments[path] >= self._segment_bytes:
                 self._seal()
         self._report()
 
@@ -83,10 +85,10 @@ class Spool:
         with self._lock:
             if not self._segments:
                 return None
-            path = self._segments[0]
+            path, n_bytes = next(iter(self._segments.items()))
             if self._file is not None and len(self._segments) == 1:
                 self._seal()
-        data = path.read_bytes()
+        data = path.read_bytes()[:n_bytes]
         records = list(read_frames(data))
         n_read = sum(_FRAME.size + len(key) + len(value) for key, value in records)
         if n_read < len(data):
@@ -96,9 +98,8 @@ class Spool:
     def remove(self, path: Path) -> None:
         """Forget a segment that Kafka has."""
         with self._lock:
-            self._bytes -= path.stat().st_size
             path.unlink()
-            self._segments.remove(path)
+            self._bytes -= self._segments.pop(path)
         self._report()
 
     def close(self) -> None:
@@ -107,16 +108,19 @@ class Spool:
             self._seal()
             self._guard.close()
 
-    def _open_segment(self) -> None:
+    def _open_segment(self) -> FileIO:
         path = self._folder / f"{self._next:012d}.events"
-        self._file = path.open("xb")
         self._next += 1
-        self._segments.append(path)
+        path.touch(exist_ok=False)
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)  # the file's name, too, must survive a power cut
         finally:
             os.close(folder)
+        self._segments[path] = 0
+        # Unbuffered: a buffer would keep what the disk refused and write it later.
+        self._file = path.open("ab", buffering=0)
+        return self._file
 
     def _seal(self) -> None:
         if self._file is not None:
@@ -135,6 +139,13 @@ class Spool:
 
     def _report(self) -> None:
         metrics.SPOOL_BYTES.set(self._bytes)
+
+
+def _write(file: FileIO, data: bytes) -> None:
+    """All of it: an unbuffered write may take only a part."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _frame(key: bytes, value: bytes) -> bytes:

@@ -1,8 +1,13 @@
 """The disk spool: what survives a crash, what a broken file costs, and a gateway whose Kafka goes away."""
 
+import errno
+import os
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +86,58 @@ def test_record_cut_off_by_a_crash_is_set_aside(spool: Spool, tmp_path: Path) ->
     file.write_bytes(file.read_bytes()[:-1])
     assert drain(spool) == records(1)
     assert len(list((tmp_path / "spool").glob("*.unreadable"))) == 1
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from leyden.producers.gateway.spool import Spool
+
+spool = Spool(Path(sys.argv[1]), 1 << 20, 1 << 20)
+spool.append([(b"k", b"first")])
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+for refused in (b"x" * 100, b"y" * 20_000):
+    try:
+        spool.append([(b"k", b"whole but refused with its batch"), (b"k", refused)])
+    except OSError as error:
+        print(error.errno)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+spool.append([(b"k", b"second")])
+spool.close()
+"""
+
+
+def test_what_a_full_disk_refused_is_never_there_later(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == [str(errno.EFBIG)] * 2
+    spool = Spool(tmp_path, max_bytes=10_000, segment_bytes=100)
+    assert drain(spool) == [(b"k", b"first"), (b"k", b"second")]
+    assert not list(tmp_path.glob("*.unreadable"))
+    spool.close()
+
+
+def test_what_could_not_be_taken_back_is_not_drained_either(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    spool.append(records(1))
+    spool._seal()
+    spool._file = Untruncatable(next((tmp_path / "spool").glob("*.events")), "ab")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", broken)
+        with pytest.raises(OSError, match="broken"):
+            spool.append(records(2))
+    spool.append(records(3)[2:])
+    assert drain(spool) == [records(1)[0], records(3)[2]]
+
+
+class Untruncatable(FileIO):
+    """A file on a disk that breaks."""
+
+    def truncate(self, size: int | None = None, /) -> int:
+        raise OSError(errno.EIO, "the disk is broken")
 
 
 def test_spool_is_full_at_its_limit_and_empty_after_draining(tmp_path: Path) -> None:
