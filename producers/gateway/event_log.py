@@ -103,7 +103,11 @@ class EventLog:
         try:
             header = await asyncio.to_thread(park, event, self._objects)
         except (ObjectStoreError, ValueError) as error:
-            _fail(pending, f"event {event.event_id} of rollout {event.rollout_id} is too large for Kafka: {error}")
+            _fail(
+                pending,
+                "too_large",
+                f"event {event.event_id} of rollout {event.rollout_id} is too large for Kafka: {error}",
+            )
             return
         metrics.PARKED.inc()
         pending.record = (pending.record[0], header)
@@ -152,7 +156,7 @@ class EventLog:
                 await asyncio.to_thread(self._spool.append, [pending.record for pending in batch])
             except OSError as error:
                 for pending in batch:
-                    _fail(pending, f"Kafka is away and the spool cannot be written: {error}")
+                    _fail(pending, "spool", f"Kafka is away and the spool cannot be written: {error}")
                 continue
             finally:
                 self._appending = False
@@ -207,7 +211,8 @@ def _succeed(pending: _Pending, where: str) -> None:
         pending.safe.set_result(None)
 
 
-def _fail(pending: _Pending, why: str) -> None:
+def _fail(pending: _Pending, reason: str, why: str) -> None:
     log.error("%s", why)
+    metrics.EVENTS_UNSAFE.labels(reason).inc()
     if not pending.safe.done():
         pending.safe.set_exception(NotSafeError(why))

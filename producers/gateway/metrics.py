@@ -10,6 +10,9 @@ REFUSED = Counter(
 )
 EVENTS = Counter("leyden_gateway_events_total", "Events that became safe, by where", ["where"])
 EVENTS_LOST = Counter("leyden_gateway_events_lost_total", "Events that a policy allowed to lose, by policy", ["policy"])
+EVENTS_UNSAFE = Counter(
+    "leyden_gateway_events_unsafe_total", "Events that are neither in Kafka nor on disk, by what failed", ["reason"]
+)
 PARKED = Counter("leyden_gateway_parked_total", "Events too large for Kafka, parked in the object store")
 TOKENS = Counter("leyden_gateway_tokens_total", "Tokens of captured calls", ["kind"])
 IN_FLIGHT = Gauge("leyden_gateway_in_flight_calls", "Calls between their request and their end")

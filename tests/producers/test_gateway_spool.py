@@ -1,5 +1,6 @@
 """The disk spool: what survives a crash, what a broken file costs, and a gateway whose Kafka goes away."""
 
+import asyncio
 import errno
 import os
 import secrets
@@ -16,11 +17,16 @@ import pytest
 from confluent_kafka import KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
-from leyden.avro import Event, LLMCall, RolloutStarted, decode, new_id
+from leyden.avro import Event, LLMCall, Note, RolloutStarted, decode, new_id
 from leyden.infra import kafka, topics
+from leyden.infra.errors import ObjectStoreError
 from leyden.infra.local.stack import RunningStack, StackSpec, role, start
-from leyden.infra.settings import RoleSettings
+from leyden.infra.objects import ObjectStore
+from leyden.infra.settings import ObjectSettings, RoleSettings
+from leyden.producers.gateway.event_log import EventLog, NotSafeError
+from leyden.producers.gateway.kafka_writer import KafkaWriter, Report
 from leyden.producers.gateway.spool import Record, Spool, SpoolError, _frame, read_frames
+from prometheus_client import REGISTRY
 
 RECORDS = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=200)), max_size=20)
 
@@ -153,6 +159,50 @@ def test_folder_belongs_to_one_gateway(spool: Spool, tmp_path: Path) -> None:
     assert spool.empty
     with pytest.raises(SpoolError, match="another gateway"):
         Spool(tmp_path / "spool", 1, 1)
+
+
+class KafkaIsAway(KafkaWriter):
+    """Reports every delivery as failed."""
+
+    def __init__(self) -> None:
+        """No producer."""
+
+    def send(self, key: bytes, value: bytes, report: Report) -> None:
+        asyncio.get_running_loop().call_soon(report, "nobody there")
+
+    def close(self, timeout_s: float) -> None:
+        """Nothing is under way."""
+
+
+class Refuses(ObjectStore):
+    """An object store that is away."""
+
+    def put(self, key: str, data: bytes) -> None:
+        raise ObjectStoreError(f"object {key}: away")
+
+
+@pytest.mark.parametrize(("reason", "n_bytes"), [("spool", 1), ("too_large", 2_000_000)])
+def test_event_that_is_nowhere_fails_and_is_counted(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, reason: str, n_bytes: int
+) -> None:
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(spool, "append", full)
+
+    async def submit() -> None:
+        log = EventLog(KafkaIsAway(), spool, Refuses(ObjectSettings()))
+        note = Note("object", "n", b"x" * n_bytes)
+        with pytest.raises(NotSafeError, match="spool cannot be written" if reason == "spool" else "too large"):
+            await log.submit(Event(new_id(), "r", 1, 0, note))
+        await log.close(1.0)
+
+    def counted() -> float:
+        return REGISTRY.get_sample_value("leyden_gateway_events_unsafe_total", {"reason": reason}) or 0.0
+
+    before = counted()
+    asyncio.run(submit())
+    assert counted() == before + 1
 
 
 @pytest.fixture
