@@ -114,10 +114,10 @@ class RolloutRunner:
             del self._current[task.rollout_id]
 
     def _end(self, task: Task, attempt: int, claim_id: str, outcome: Outcome, will_retry: bool) -> None:
-        """Settle, then the reward, then the end, which is acknowledged when this returns."""
+        """Settle, then the reward, then the end, each acknowledged before the next: no end without its reward."""
         n_calls = self._settle(task.rollout_id, attempt)
         if outcome.status == "succeeded" and outcome.value is not None:
-            self._send(task, attempt, Reward(outcome.value, "agent", "reward"))
+            self._send(task, attempt, Reward(outcome.value, "agent", "reward")).result()
         if outcome.error is not None:
             log.warning(
                 "rollout %s attempt %d %s: %s", task.rollout_id, attempt, outcome.status, outcome.error.strip()[-500:]
