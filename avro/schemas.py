@@ -58,7 +58,7 @@ def _cut(schema: Any, namespace: str) -> Any:
 
 
 class SchemaStore:
-    """Schemas by fingerprint. `learn` is asked once for a fingerprint that nobody here committed.
+    """Schemas by fingerprint. `learn` is asked for a fingerprint that nobody here committed, until it knows it.
 
     A newer producer's records are readable by an older worker because producers put their schemas where `learn` looks
     (the object store, see infra.schema_exchange) before they write the first record.
