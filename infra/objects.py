@@ -18,6 +18,7 @@ from .settings import ObjectSettings
 CHUNK_BYTES = 1 << 20
 HASH_AHEAD = 16  # chunks held in memory for the hash
 PART_BYTES = 64 << 20
+ONE_PUT_BYTES = 5_000_000_000  # S3 takes no more in one request
 
 
 class ObjectStore:
@@ -58,7 +59,7 @@ class ObjectStore:
         """Write or overwrite from a stream of known length, in parallel parts where it is large."""
         try:
             self.client.put_object(self.bucket, key, stream, n_bytes, part_size=PART_BYTES)
-        except (MinioException, urllib3.exceptions.HTTPError) as error:
+        except (MinioException, urllib3.exceptions.HTTPError, OSError) as error:
             raise ObjectStoreError(f"object {key}: {error}") from error
 
     def put_file(self, key: str, path: Path) -> None:
@@ -67,10 +68,14 @@ class ObjectStore:
             self.put_stream(key, stream, path.stat().st_size)
 
     def put_chunks(self, key: str, chunks: Iterable[bytes | memoryview], n_bytes: int) -> None:
-        """Write or overwrite from pieces that together have `n_bytes`, without gathering or hashing them on the way.
+        """Write or overwrite from pieces that together have `n_bytes`; a failure leaves no object.
 
-        One request, so at most 5 GB; a failure leaves no object. Measured 1.5 times faster than `put_stream`.
+        In one request where S3 allows that, without gathering or hashing the pieces on the way: measured 1.5 times
+        faster than `put_stream`, which takes the larger ones.
         """
+        if n_bytes > ONE_PUT_BYTES:
+            self.put_stream(key, io.BufferedReader(_Pieces(chunks)), n_bytes)
+            return
         try:
             url = self.client.presigned_put_object(self.bucket, key)
             # The pieces can be sent only once: whoever wants another try calls again with fresh ones.
@@ -158,3 +163,23 @@ class ObjectStore:
                 self.client.remove_object(self.bucket, key)
             except (MinioException, urllib3.exceptions.HTTPError) as error:
                 raise ObjectStoreError(f"object {key}: {error}") from error
+
+
+class _Pieces(io.RawIOBase):
+    """Pieces, read like a file."""
+
+    def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
+        self._pieces = iter(pieces)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        while not self._rest:
+            if (piece := next(self._pieces, None)) is None:
+                return 0
+            self._rest = memoryview(piece)
+        n = min(len(buffer), len(self._rest))
+        buffer[:n], self._rest = self._rest[:n], self._rest[n:]
+        return n
