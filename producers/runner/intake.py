@@ -139,7 +139,8 @@ class Intake:
                 self._claims = read_claims(self._settings.kafka, self._settings.prefix, since_ms)
                 self._claims_from_ms = since_ms
             except (KafkaUnavailableError, KafkaException) as error:
-                # Without the claims the task cannot be begun; the group membership goes on in the meantime.
+                # Without the claims the task cannot be begun. Nobody polls meanwhile: after max.poll.interval.ms
+                # (5 min) the group goes on without this runner, which then ends (see _take).
                 log.warning("claims cannot be read, asking again: %s", error)
                 if self._stop.wait(1.0):
                     raise
