@@ -167,6 +167,7 @@ def test_agents_do_not_outlive_a_killed_runner(agent_file: Path, tmp_path: Path)
     wait_until(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"), 30.0)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     host_pid = psutil.Process(runner.pid).children()[0].pid
+    assert all(alive(pid) for pid in [*pids, host_pid])
     runner.kill()
     runner.wait()
     wait_until(lambda: not any(alive(pid) for pid in [*pids, host_pid]))

@@ -12,7 +12,7 @@ from leyden.producers.gateway.attempts import Attempts
 from leyden.producers.gateway.capture import CaptureError, capture_plain
 from leyden.producers.gateway.chat import Chat
 from leyden.producers.gateway.completion import Completion
-from leyden.producers.gateway.identity import Place, check_attempt, identify, place
+from leyden.producers.gateway.identity import Identity, Place, check_attempt, check_id, identify, place
 from leyden.producers.gateway.refusals import RefusedError
 from leyden.producers.gateway.request import Asked, parse, prepare
 from leyden.producers.gateway.stream_capture import StreamCapture
@@ -59,17 +59,20 @@ def test_path_that_names_no_attempt_is_refused(path: str) -> None:
         place(path)
 
 
-def _is_the_clients_mistake(refused: RefusedError) -> None:
-    assert refused.status in (400, 404)
-
-
 @given(st.text(max_size=60))
 def test_any_path_and_headers_give_an_identity_or_a_refusal(text: str) -> None:
+    headers = {"x-leyden-rollout": text, "x-leyden-attempt": text, "x-leyden-agent": text}
+    found: Identity | RefusedError
     try:
-        where = place("/rollout/" + text)
-        identify(where, {"x-leyden-rollout": text, "x-leyden-attempt": text, "x-leyden-agent": text}, {}, "p.")
+        found = identify(place("/rollout/" + text), headers, {}, "p.")
     except RefusedError as refused:
-        return _is_the_clients_mistake(refused)
+        found = refused
+    if isinstance(found, RefusedError):
+        assert found.status in (400, 404, 410)
+    else:
+        assert found.known
+        assert check_id(found.rollout_id) == found.rollout_id
+        assert 1 <= found.attempt <= 1_000_000
 
 
 def test_engine_is_asked_for_ids_and_logprobs_and_the_rest_is_the_agents() -> None:
@@ -255,8 +258,8 @@ def test_calls_without_identity_leave_nothing_in_the_register() -> None:
         attempts.started(key)  # as the tail tells of the gateway's own events
         attempts.finish(key, safe=True)
         attempts.close(key)
+        assert attempts.n_calls(key) is None
     assert len(attempts) == 0
-    assert attempts.n_calls(key) is None
 
 
 @pytest.mark.parametrize("attempt", ["1", "2"])

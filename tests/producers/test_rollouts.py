@@ -52,7 +52,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Task:
 
 
 def run(task: Task, log: Log) -> bool:
-    return RolloutRunner(RunnerSettings(), Succeeds(), log).run(task, Begin(1))
+    return RolloutRunner(RunnerSettings(slots=1), Succeeds(), log).run(task, Begin(1))
 
 
 def test_start_reward_and_end_stand_in_the_log_in_this_order(task: Task) -> None:

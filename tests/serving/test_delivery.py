@@ -40,11 +40,11 @@ def promote(stand: Any, version: int, **more: Any) -> None:
     until(lambda: live(stand) == version, lambda: promoter.step(0.1))
 
 
-def last_live(stand: Any) -> int:
-    """What compaction keeps under the key of live: the version of its last record, void or not."""
+def announced_live(stand: Any) -> list[int]:
+    """The versions that were ever announced live, void or not; compaction keeps the last."""
     messages = read_all(stand.settings().kafka, stand.settings().prefix + CHECKPOINTS)
     records = [decode(message.value() or b"", Checkpoint) for message in messages]
-    return [record.version for record in records if record.state == "live"][-1]
+    return [record.version for record in records if record.state == "live"]
 
 
 def test_a_candidate_becomes_live_and_is_loaded_from_verified_files(
@@ -80,6 +80,7 @@ def test_the_newest_of_several_candidates_becomes_live_at_once(stand: Any, new_w
     for version in (1, 2, 3):
         stand.publish(version, version - 1 or None, new_weights(version))
     promote(stand, 3)
+    assert announced_live(stand) == [3]
 
 
 def test_a_candidate_without_all_of_its_files_stays_a_candidate(stand: Any, new_weights: MakeWeights) -> None:
@@ -151,6 +152,7 @@ def test_an_engine_that_is_away_is_loaded_when_it_comes(stand: Any, fake_engine:
     stand.close()
     reloader = stand.reloader(fake_engine.url)
     until(lambda: reloader.why_not_ready() is None, reloader.step)
+    assert [version for version, _ in fake_engine.loaded] == [1]
 
 
 def test_a_checkpoint_that_the_engine_refuses_is_tried_again_and_the_next_one_is_loaded(
@@ -161,10 +163,12 @@ def test_a_checkpoint_that_the_engine_refuses_is_tried_again_and_the_next_one_is
     fake_engine.refuse = "tensor holds NaN or infinity"
     reloader = stand.reloader(fake_engine.url)
     until(lambda: reloader._failures.count >= 2, reloader.step)
+    assert fake_engine.loaded == []
     fake_engine.refuse = None
     stand.publish(2, 1, new_weights(2))
     promote(stand, 2)
     until(lambda: fake_engine.version == 2, reloader.step)
+    assert reloader.why_not_ready() is None
 
 
 def test_a_rollback_is_served_from_disk_and_the_abandoned_line_never_comes_back(
@@ -211,8 +215,8 @@ def test_a_promotion_that_a_rollback_overtakes_is_repaired_for_those_who_start_l
     assert late is not None
     rollback.main(stand.settings(), 1)
     CheckpointWriter(stand.settings()).write([late])
-    assert last_live(stand) == 2
-    until(lambda: last_live(stand) == 1, lambda: promoter.step(0.1))
+    assert announced_live(stand)[-1] == 2
+    until(lambda: announced_live(stand)[-1] == 1, lambda: promoter.step(0.1))
 
 
 def test_promotions_collect_what_no_rule_keeps_and_manifests_stay(stand: Any, new_weights: MakeWeights) -> None:
