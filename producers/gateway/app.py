@@ -3,12 +3,9 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import uvloop
-from aiohttp import web
 from confluent_kafka import KafkaException, Producer
 
 from ...avro import new_id
@@ -23,6 +20,7 @@ from .engine import Engine
 from .event_log import EventLog
 from .feedback import Feedback
 from .kafka_writer import ErrorCallback, KafkaWriter
+from .listener import Listener
 from .server import Gateway
 from .settings import GatewaySettings
 from .spool import Spool
@@ -58,18 +56,9 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event | None = None) ->
     gateway = Gateway(settings, calls, feedback, engine)
     tail = Tail(settings.kafka, topic, attempts, f"{settings.prefix}gateway-tail-{new_id()}")
 
-    server = web.Server(
-        gateway.handle,
-        request_factory=_request_factory(loop, settings.max_body_bytes),
-        handler_cancellation=True,
-        access_log=None,
-        keepalive_timeout=75.0,
-    )
-    runner = web.ServerRunner(server)
-    await runner.setup()
+    listener = Listener(gateway)
     host, port = settings.listen
-    site = web.TCPSite(runner, host, port, backlog=1024)
-    await site.start()
+    await listener.open(host, port)
     ops = OpsServer(
         settings.metrics_host,
         settings.metrics_port,
@@ -78,10 +67,10 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event | None = None) ->
     log.info("listening on %s:%s, metrics on port %s", host, port, ops.port)
     await stop.wait()
 
-    await site.stop()
+    listener.stop_listening()
     if not await gateway.finish(settings.shutdown_s):
         log.warning("calls were still under way after %s s", settings.shutdown_s)
-    await runner.cleanup()
+    await listener.close()
     await asyncio.to_thread(tail.close)
     await event_log.close(_FLUSH_S)
     await engine.close()
@@ -109,10 +98,3 @@ def _check_topics(settings: GatewaySettings) -> None:
         topics.require(admin, settings.prefix, settings.kafka)
     except KafkaException as error:
         log.warning("starting without Kafka: %s", error)
-
-
-def _request_factory(loop: asyncio.AbstractEventLoop, max_body_bytes: int) -> Callable[..., web.BaseRequest]:
-    def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes)
-
-    return make

@@ -4,16 +4,15 @@ import asyncio
 import logging
 import time
 
-import aiohttp
-from aiohttp import web
-
 from ...avro import new_id, now_us
 from . import events, metrics
 from .attempts import Attempts
 from .capture import NOTHING, Captured, CaptureError, capture_plain
-from .engine import UNKNOWN_VERSION, VERSION_END, VERSION_START, Engine, version_in
+from .engine import UNKNOWN_VERSION, VERSION_END, VERSION_START, Engine, content_type, version_in
 from .event_log import EventLog, NotSafeError
 from .events import Call
+from .exchange import Answer, Exchange
+from .http_client import AnswerLostError, Response
 from .identity import Identity, Place, identify
 from .refusals import RefusedError, error_body, error_event
 from .request import parse, prepare
@@ -22,14 +21,10 @@ from .shape import Shape
 from .stream_capture import StreamCapture
 
 log = logging.getLogger(__name__)
-_JSON = "application/json"
 _RETRY_AFTER_S = 5
-_LOST = (aiohttp.ClientError, TimeoutError, CaptureError)
+_LOST = (AnswerLostError, CaptureError)
+_EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 _OUTCOME = {"completed": "succeeded", "failed": "failed", "abandoned": "cancelled"}
-
-
-class ClientGoneError(Exception):
-    """The agent closed its connection while it was written to."""
 
 
 class Calls:
@@ -39,10 +34,14 @@ class Calls:
     def __init__(self, settings: GatewaySettings, engine: Engine, event_log: EventLog, attempts: Attempts) -> None:
         self._settings, self._engine, self._log, self._attempts = settings, engine, event_log, attempts
 
-    async def answer(self, request: web.BaseRequest, where: Place, shape: Shape) -> web.StreamResponse:
-        """Answer one completion. Raises RefusedError before the engine is asked."""
+    async def answer(self, exchange: Exchange, where: Place, shape: Shape) -> Answer | None:
+        """Answer one completion; None where it was streamed. Raises RefusedError before the engine is asked."""
+        call = await self._read(exchange, where, shape)
+        with exchange.cancelled_if_gone():
+            return await self._answer(exchange, call)
+
+    async def _answer(self, exchange: Exchange, call: Call) -> Answer | None:
         began = time.monotonic()
-        call = await self._read(request, where, shape)
         key = (call.identity.rollout_id, call.identity.attempt)
         if self._log.full and self._settings.on_spool_full == "refuse":
             raise RefusedError(
@@ -60,13 +59,13 @@ class Calls:
             call.http_status = upstream.status
             async with upstream:
                 answer = self._stream if call.asked.stream and upstream.status == 200 else self._plain
-                return await answer(request, call, upstream)
+                return await answer(exchange, call, upstream)
         except asyncio.CancelledError:
             if not recorded:
                 self._record(call, "abandoned")
                 recorded = True
             raise
-        except aiohttp.ClientError as error:
+        except AnswerLostError as error:
             # Sent, and no answer: what the engine did is unknown, so only the agent may decide to ask again.
             recorded = True
             return await self._lost(call, NOTHING, error)
@@ -76,13 +75,13 @@ class Calls:
             if not recorded:
                 self._attempts.finish(key, safe=False)
 
-    async def _read(self, request: web.BaseRequest, where: Place, shape: Shape) -> Call:
-        raw = await request.read()
+    async def _read(self, exchange: Exchange, where: Place, shape: Shape) -> Call:
+        raw = await exchange.read()
         body = parse(raw)
-        identity = identify(where, request.headers, body, self._settings.prefix)
+        identity = identify(where, exchange.headers, body, self._settings.prefix)
         settings = self._settings
         asked = prepare(shape, raw, body, where.overrides, settings.engine.model, settings.max_completion_tokens)
-        retry_count = request.headers.get("x-stainless-retry-count", "0")
+        retry_count = exchange.headers.get("x-stainless-retry-count", "0")
         return Call(
             identity=identity,
             asked=asked,
@@ -93,9 +92,7 @@ class Calls:
             started_us=now_us(),
         )
 
-    async def _plain(
-        self, request: web.BaseRequest, call: Call, upstream: aiohttp.ClientResponse
-    ) -> web.StreamResponse:
+    async def _plain(self, exchange: Exchange, call: Call, upstream: Response) -> Answer:
         try:
             payload = await upstream.read()
         except asyncio.CancelledError:
@@ -111,29 +108,22 @@ class Calls:
         except CaptureError as error:
             return await self._lost(call, NOTHING, error)
         await self._safely(call, "completed", captured)
-        return web.Response(body=captured.response, content_type=_JSON, headers=_headers(call))
+        return Answer(200, captured.response, _headers(call))
 
-    async def _stream(
-        self, request: web.BaseRequest, call: Call, upstream: aiohttp.ClientResponse
-    ) -> web.StreamResponse:
+    async def _stream(self, exchange: Exchange, call: Call, upstream: Response) -> None:
         capture = StreamCapture(call.asked)
-        response = web.StreamResponse(
-            headers=_headers(call) | {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-        )
         problem: Exception | str | None = None
         try:
-            await _begin(response, request)
-            async for data in upstream.content.iter_any():
+            await exchange.begin(200, _headers(call) | _EVENT_STREAM)
+            async for data in upstream.pieces():
                 if passed := capture.feed(data):
-                    await _write(response, passed)
+                    await exchange.write(passed)
             problem = capture.error
-        except (asyncio.CancelledError, ClientGoneError) as error:
+        except asyncio.CancelledError:
             # Leaving closes the connection to the engine, which aborts the call there.
             self._note(call, capture)
             self._record(call, "abandoned", capture.captured())
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            return response
+            raise
         except _LOST as error:
             problem = error
         self._note(call, capture)
@@ -146,45 +136,43 @@ class Calls:
         except RefusedError as error:
             problem = error
         if problem is not None:
-            return await self._broken_off(request, response, call, capture, captured, problem)
-        await _end(response, capture.held)
-        return response
+            await self._broken_off(exchange, call, capture, captured, problem)
+        else:
+            await exchange.end(capture.held)
 
     async def _broken_off(
         self,
-        request: web.BaseRequest,
-        response: web.StreamResponse,
+        exchange: Exchange,
         call: Call,
         capture: StreamCapture,
         captured: Captured,
         problem: Exception | str,
-    ) -> web.StreamResponse:
+    ) -> None:
         """Never a clean end: the engine's own error event, or ours and then a closed connection."""
         if not isinstance(problem, RefusedError):  # which is: the event of a whole answer could not be made safe
             await asyncio.wait([self._record(call, "failed", captured, str(problem) or repr(problem))])
         if capture.error is not None and problem == capture.error:
-            await _end(response, capture.held)
-            return response
+            await exchange.end(capture.held)
+            return
         log.warning("call %s broke off: %s", call.call_id, problem)
-        await _end(response, error_event(f"the answer broke off: {problem}", "upstream_broke_off"), close=request)
-        return response
+        await exchange.write(error_event(f"the answer broke off: {problem}", "upstream_broke_off"))
 
     def _note(self, call: Call, capture: StreamCapture) -> None:
         call.first_token_us = capture.first_token_us
         call.version_end = UNKNOWN_VERSION if capture.version_end is None else capture.version_end
 
-    async def _engine_refused(self, call: Call, upstream: aiohttp.ClientResponse, payload: bytes) -> web.StreamResponse:
+    async def _engine_refused(self, call: Call, upstream: Response, payload: bytes) -> Answer:
         """The engine's own error, word for word."""
         call.version_end = call.version_start
         await self._safely(call, "failed", NOTHING, payload[:2000].decode(errors="replace"))
         headers = _headers(call) | {k: v for k in ("retry-after",) if (v := upstream.headers.get(k))}
-        return web.Response(body=payload, status=upstream.status, content_type=upstream.content_type, headers=headers)
+        return Answer(upstream.status, payload, headers, content_type(upstream))
 
-    async def _lost(self, call: Call, captured: Captured, error: Exception) -> web.StreamResponse:
+    async def _lost(self, call: Call, captured: Captured, error: Exception) -> Answer:
         log.warning("call %s failed: %r", call.call_id, error)
         await self._safely(call, "failed", captured, str(error) or repr(error))
         body = error_body(502, f"the engine's answer was lost: {error}", code="upstream_broke_off")
-        return web.Response(body=body, status=502, content_type=_JSON, headers=_headers(call))
+        return Answer(502, body, _headers(call))
 
     async def _safely(self, call: Call, status: str, captured: Captured, error: str | None = None) -> None:
         """Record and wait. Raises RefusedError (503) where the event is not safe, unless the policy is to go on."""
@@ -226,29 +214,3 @@ def _headers(call: Call) -> dict[str, str]:
         "x-leyden-attempt": str(call.identity.attempt),
         "x-leyden-call": call.call_id,
     }
-
-
-async def _begin(response: web.StreamResponse, request: web.BaseRequest) -> None:
-    try:
-        await response.prepare(request)
-    except ConnectionError as error:
-        raise ClientGoneError from error
-
-
-async def _write(response: web.StreamResponse, data: bytes) -> None:
-    try:
-        await response.write(data)
-    except ConnectionError as error:
-        raise ClientGoneError from error
-
-
-async def _end(response: web.StreamResponse, data: bytes, close: web.BaseRequest | None = None) -> None:
-    """Send the last bytes; with `close` the connection is closed without the mark of a whole answer."""
-    try:
-        await response.write(data)
-        if close is None:
-            await response.write_eof()
-    except ConnectionError:
-        log.info("the agent was gone before the end of its answer")
-    if close is not None and close.transport is not None:
-        close.transport.close()

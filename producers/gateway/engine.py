@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
 import orjson
 
 from ...infra.settings import EngineSettings
 from . import metrics
+from .http_client import AnswerLostError, HttpClient, Response, UnreachableError
 from .refusals import RefusedError
 
 log = logging.getLogger(__name__)
@@ -20,37 +20,33 @@ UNKNOWN_VERSION = -1
 _KEEPALIVE_S = 3.0
 _CONNECT_S = 5.0
 _RETRY_AFTER_S = 2
-_ROUTE_TIMEOUT = aiohttp.ClientTimeout(total=10)
+_ROUTE_TIMEOUT_S = 10.0
 
 
 class Engine:
     """One vLLM, or a load balancer before several."""
 
     def __init__(self, settings: EngineSettings, wait_s: float, retry_s: float, read_timeout_s: float) -> None:
-        self._url = settings.url.rstrip("/")
         self._wait_s, self._retry_s = wait_s, retry_s
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=read_timeout_s),
-            headers={"content-type": "application/json"},
-            skip_auto_headers=("user-agent", "accept-encoding"),
+        self._client = HttpClient(
+            settings.url, connect_timeout_s=_CONNECT_S, read_timeout_s=read_timeout_s, keepalive_s=_KEEPALIVE_S
         )
 
-    async def post(self, route: str, body: bytes) -> aiohttp.ClientResponse:
+    async def post(self, route: str, body: bytes) -> Response:
         """The head of the answer; reading it is the caller's, and closing it early aborts the call in the engine.
 
         While the engine refuses connections, or answers 503 (it restarts), nothing was generated: asked again until
-        `engine_wait_s` have passed. Raises RefusedError then, aiohttp.ClientError where a sent request was lost.
+        `engine_wait_s` have passed. Raises RefusedError then, AnswerLostError where a sent request was lost.
         """
         deadline = time.monotonic() + self._wait_s
         while True:
-            why = ""
             try:
-                response = await self._session.post(self._url + route, data=body)
+                response = await self._client.post(route, body)
                 if response.status != 503:
                     return response
-                why = (await response.text())[:200]
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+                async with response:
+                    why = (await response.read())[:200].decode(errors="replace")
+            except UnreachableError as error:
                 why = str(error)
             if time.monotonic() >= deadline:
                 raise RefusedError(
@@ -62,9 +58,9 @@ class Engine:
     async def get(self, route: str) -> tuple[int, bytes, str]:
         """(status, body, content type) of a small route. Raises RefusedError where the engine is away."""
         try:
-            async with self._session.get(self._url + route, timeout=_ROUTE_TIMEOUT) as response:
-                return response.status, await response.read(), response.content_type
-        except (aiohttp.ClientError, TimeoutError) as error:
+            async with asyncio.timeout(_ROUTE_TIMEOUT_S), await self._client.get(route) as response:
+                return response.status, await response.read(), content_type(response)
+        except (UnreachableError, AnswerLostError, TimeoutError) as error:
             raise RefusedError(
                 503, f"the engine is away: {error}", code="engine_unavailable", retry_after_s=_RETRY_AFTER_S
             ) from error
@@ -76,7 +72,12 @@ class Engine:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._session.close()
+        await self._client.close()
+
+
+def content_type(response: Response) -> str:
+    """As the engine wrote it."""
+    return response.headers.get("content-type", "application/octet-stream")
 
 
 def version_in(headers: Mapping[str, Any], name: str) -> int:

@@ -5,13 +5,13 @@ import math
 from typing import Any
 
 import orjson
-from aiohttp import web
 
 from ...avro import Note, Reward, new_id
 from ...avro.records import Body, TokenSpan
 from . import events
 from .attempts import Attempts
 from .event_log import EventLog, NotSafeError
+from .exchange import Answer, Exchange
 from .identity import check_attempt, check_id
 from .refusals import RefusedError
 from .request import parse
@@ -30,37 +30,37 @@ class Feedback:
     def __init__(self, event_log: EventLog, attempts: Attempts, max_bytes: int) -> None:
         self._log, self._attempts, self._max_bytes = event_log, attempts, max_bytes
 
-    async def reward(self, request: web.BaseRequest, rollout_id: str) -> web.Response:
+    async def reward(self, exchange: Exchange, rollout_id: str) -> Answer:
         """`{attempt?, value, source?, key?, call_id?, token_span?: [a, b]}`."""
-        body = await self._read(request)
+        body = await self._read(exchange)
         return await self._write(rollout_id, body, read_reward(body))
 
-    async def note(self, request: web.BaseRequest, rollout_id: str) -> web.Response:
+    async def note(self, exchange: Exchange, rollout_id: str) -> Answer:
         """`{attempt?, kind, name, content, call_id?}`; content is any JSON."""
-        body = await self._read(request)
+        body = await self._read(exchange)
         return await self._write(rollout_id, body, read_note(body))
 
-    async def end(self, request: web.BaseRequest, rollout_id: str) -> web.Response:
+    async def end(self, exchange: Exchange, rollout_id: str) -> Answer:
         """`{attempt?, status, error?}`: the attempt takes no more calls; for agents that no runner runs."""
-        body = await self._read(request)
+        body = await self._read(exchange)
         status = _choice(body, "status", _STATUSES)
         error = _text(body, "error", None, limit=10_000)
         attempt = self._attempt(rollout_id, body)
         n_calls = await self._settled(rollout_id, attempt, _END_TIMEOUT_S)
         return await self._submit(events.ended(check_id(rollout_id), attempt, status or "", n_calls, error))
 
-    async def settle(self, request: web.BaseRequest, rollout_id: str, attempt: str) -> web.Response:
+    async def settle(self, exchange: Exchange, rollout_id: str, attempt: str) -> Answer:
         """`{timeout_s}` to `{"n_calls": int | null}`: no more calls, and those there were are in Kafka.
 
         null: not known, because calls were still under way after timeout_s or other gateways or an earlier life of this
         one served the attempt.
         """
-        body = await self._read(request)
+        body = await self._read(exchange)
         timeout_s = body.get("timeout_s", 10.0)
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 <= timeout_s <= _SETTLE_MAX_S:
             raise RefusedError(400, f"timeout_s: a number from 0 to {_SETTLE_MAX_S}", param="timeout_s")
         n_calls = await self._settled(check_id(rollout_id), check_attempt(attempt), float(timeout_s))
-        return web.json_response({"n_calls": n_calls})
+        return Answer(200, orjson.dumps({"n_calls": n_calls}))
 
     async def _settled(self, rollout_id: str, attempt: int, timeout_s: float) -> int | None:
         loop = asyncio.get_running_loop()
@@ -70,8 +70,8 @@ class Feedback:
         whole = await self._log.drained(max(0.0, deadline - loop.time())) and whole
         return self._attempts.n_calls(key) if whole else None
 
-    async def _read(self, request: web.BaseRequest) -> dict[str, Any]:
-        raw = await request.read()
+    async def _read(self, exchange: Exchange) -> dict[str, Any]:
+        raw = await exchange.read()
         if len(raw) > self._max_bytes:
             raise RefusedError(413, f"{len(raw)} bytes; at most {self._max_bytes} fit one record")
         return parse(raw) if raw else {}
@@ -80,17 +80,17 @@ class Feedback:
         attempt = body.get("attempt")
         return self._attempts.newest(rollout_id) if attempt is None else check_attempt(attempt)
 
-    async def _write(self, rollout_id: str, body: dict[str, Any], record: Body) -> web.Response:
+    async def _write(self, rollout_id: str, body: dict[str, Any], record: Body) -> Answer:
         return await self._submit(events.event(check_id(rollout_id), self._attempt(rollout_id, body), record))
 
-    async def _submit(self, event: events.Event) -> web.Response:
+    async def _submit(self, event: events.Event) -> Answer:
         if self._log.full:
             raise RefusedError(503, "Kafka is away and the spool is full", retry_after_s=_RETRY_AFTER_S)
         try:
             await asyncio.shield(self._log.submit(event))
         except NotSafeError as problem:
             raise RefusedError(503, str(problem), retry_after_s=_RETRY_AFTER_S) from problem
-        return web.json_response({"event_id": event.event_id, "attempt": event.attempt})
+        return Answer(200, orjson.dumps({"event_id": event.event_id, "attempt": event.attempt}))
 
 
 def read_reward(body: dict[str, Any]) -> Reward:
