@@ -34,7 +34,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._lost: str | None = None
-        self._asked = self._has_head = self._whole = self._paused = False
+        self._asked = self._has_head = self._whole = self._paused = self._kept = False
         self._pieces: list[bytes] = []
         self._n_bytes = 0
         self._heard = 0.0
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         """The answer is no longer wanted: a connection on which more of it would come is closed."""
         if self._silence is not None:
             self._silence.cancel()
-        if self._whole and not self._pieces and self._lost is None and self._parser.should_keep_alive():
+        if self._whole and not self._pieces and self._lost is None and self._kept:
             self._asked = False
             self._on_free(self)
         else:
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         """The head is whole; one below 200 announces another."""
         self.status = self._parser.get_status_code()
         if self.status >= 200:
-            self._has_head = True
+            self._has_head, self._kept = True, self._parser.should_keep_alive()
             self._wake()
 
     def on_body(self, body: bytes) -> None:

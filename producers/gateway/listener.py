@@ -71,7 +71,13 @@ class Listener:
         # Its errors are ours to log, or a stream that is broken off on purpose.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self._config = Config(
-            app, ws="none", lifespan="off", log_config=None, access_log=False, timeout_keep_alive=_KEEPALIVE_S
+            app,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEPALIVE_S,
         )
         self._config.load()
         self._state = ServerState()
