@@ -1,4 +1,4 @@
-"""A proxy that only copies bytes, on the libraries of the gateway: PORT UPSTREAM_URL. What any Python proxy spends."""
+"""A proxy that only copies bytes, on aiohttp and uvloop: PORT UPSTREAM_URL. What a usual Python proxy spends."""
 
 import asyncio
 import sys

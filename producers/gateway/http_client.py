@@ -72,6 +72,7 @@ class HttpClient:
         """Close all connections."""
         for connection in list(self._open):
             connection.abort("the gateway closed it")
+        await asyncio.sleep(0)  # the loop closes them in its next turn
 
     async def _ask(self, request: bytes) -> Response:
         connection = self._kept() or await self._connect()

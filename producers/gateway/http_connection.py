@@ -133,6 +133,11 @@ class Connection(asyncio.Protocol):
 
     # --- what the parser says -----------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        """A head; none is wanted after the whole answer. What is raised here ends the parsing."""
+        if self._whole:
+            raise AnswerLostError("the server answered more than it was asked")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
         self.headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
