@@ -41,7 +41,8 @@ class Exchange:
         self.path: str = scope["raw_path"].decode("latin-1")  # as the agent wrote it, percent-encoded
         # Of equal names the first counts.
         self.headers: Mapping[str, str] = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])
+            name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
+            for name, value in reversed(scope["headers"])
         }
         self._over = False
 
