@@ -1,6 +1,7 @@
 """The event contract: Avro schemas, their Python types, encoding."""
 
 from .codec import COMMITTED, decode, decode_any, decode_head, encode
+from .grading import graded
 from .ids import named_id, new_id, now_ms, now_us
 from .packing import pack_floats, pack_ids, unpack_floats, unpack_ids
 from .records import (
@@ -61,6 +62,7 @@ __all__ = [
     "decode_any",
     "decode_head",
     "encode",
+    "graded",
     "named_id",
     "new_id",
     "now_ms",

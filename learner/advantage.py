@@ -10,6 +10,10 @@ Advantage = Callable[[Values], list[list[float]] | None]
 
 EPSILON = 1e-4
 """Added to the deviation, as in TRL."""
+ALIKE = 1e-9
+"""Values that differ by less teach nothing."""
+DECAY = 0.95
+"""Of the moving average: about the last twenty rewards count (the value of SPIRAL, arXiv 2506.24119)."""
 
 
 def _episode_values(values: Values) -> list[float]:
@@ -18,7 +22,7 @@ def _episode_values(values: Values) -> list[float]:
 
 
 def _teaches_nothing(means: list[float]) -> bool:
-    return len(means) < 2 or max(means) - min(means) < 1e-9
+    return len(means) < 2 or max(means) - min(means) < ALIKE
 
 
 def grpo(values: Values) -> list[list[float]] | None:
@@ -48,5 +52,24 @@ def rloo(values: Values) -> list[list[float]] | None:
     return [[value - (total - own) / (n - 1) for value in calls] for calls, own in zip(values, means, strict=True)]
 
 
+def ema_baseline(baseline: float | None) -> Advantage:
+    """value - `baseline`, the moving average of the earlier rewards: for groups of one, which have no siblings.
+
+    Production traffic is such. None where there was no earlier reward: the first one only starts the average.
+    """
+
+    def against_earlier(values: Values) -> list[list[float]] | None:
+        if baseline is None or all(abs(value - baseline) < ALIKE for calls in values for value in calls):
+            return None
+        return [[value - baseline for value in calls] for calls in values]
+
+    return against_earlier
+
+
+def moved(baseline: float | None, reward: float) -> float:
+    """The moving average after one more reward."""
+    return reward if baseline is None else DECAY * baseline + (1 - DECAY) * reward
+
+
 ADVANTAGES: dict[str, Advantage] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
-"""By the name used in the settings."""
+"""By the name used in the settings, for groups of several."""

@@ -27,6 +27,8 @@ def prepare(
     """
     values = [credit(episode) for episode in episodes]
     kept = [i for i, calls in enumerate(values) if calls]
+    if not kept:
+        return Prepared((), 0, "empty")
     result = advantage([values[i] for i in kept] + [[reward] for reward in baseline])
     if result is None:
         return Prepared((), 0, "zero_variance")

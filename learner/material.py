@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..avro import Event, Member, Trajectory
+from ..avro import Event, Member, Trajectory, graded
 from ..avro.schemas import SchemaStore
 from ..infra.manifest import BatchEntry
-from .advantage import ADVANTAGES
+from .advantage import ADVANTAGES, ema_baseline, moved
 from .batch import Prepared, prepare
 from .credit import CREDITS
 from .episodes import UnusableError, episode_of
-from .plan import GRADED, Admitted, Dropped, Message
+from .plan import Admitted, Dropped, Message
 from .settings import LearnerSettings
 from .trajectories import Place
 from .tree import Tree
@@ -24,6 +24,7 @@ class Material:
     trees: tuple[Tree, ...]
     entries: tuple[BatchEntry, ...]
     rewards: tuple[float, ...]  # of all graded members, trained or not
+    reward_baseline: float | None  # for the next group of one
 
     @property
     def n_rollouts(self) -> int:
@@ -39,8 +40,11 @@ class MaterialMaker:
         self._pack_tokens = settings.step_settings().pack_tokens
         self._credit, self._advantage = CREDITS[settings.credit], ADVANTAGES[settings.advantage]
 
-    def make(self, group: Admitted, found: Mapping[Place, Trajectory]) -> Material:
-        """The material of one group, from its members' trajectories."""
+    def make(self, group: Admitted, found: Mapping[Place, Trajectory], reward_baseline: float | None) -> Material:
+        """The material of one group, from its members' trajectories.
+
+        `reward_baseline`: the moving average of the rewards of earlier groups of one, which such a group moves on.
+        """
         episodes: list[Episode] = []
         used: list[Member] = []
         unused: dict[str, list[Member]] = {}
@@ -55,15 +59,20 @@ class MaterialMaker:
         baseline = [member.reward for members in unused.values() for member in members if member.reward is not None]
         rewards = tuple([episode.reward for episode in episodes] + baseline)
         for member in group.message.batch.members:
-            if member.status not in GRADED and member.reward is not None:
+            if member.reward is not None and not graded(member.status, member.reward):
                 unused.setdefault(member.status, []).append(member)
+        alone = group.message.batch.group_size == 1
+        advantage = ema_baseline(reward_baseline) if alone else self._advantage
         prepared = Prepared((), 0, "empty")
         if episodes:
-            prepared = prepare(episodes, baseline, self._credit, self._advantage, self._pack_tokens)
+            prepared = prepare(episodes, baseline, self._credit, advantage, self._pack_tokens)
         if not prepared.trees:
-            unused.setdefault(prepared.reason or "empty", []).extend(used)
+            first = alone and reward_baseline is None
+            unused.setdefault("no_baseline" if first else prepared.reason or "empty", []).extend(used)
             used = []
-        return Material(prepared.trees, _entries(group.message, used, unused), rewards)
+        for reward in rewards if alone else ():
+            reward_baseline = moved(reward_baseline, reward)
+        return Material(prepared.trees, _entries(group.message, used, unused), rewards, reward_baseline)
 
     def _episode(self, member: Member, found: Mapping[Place, Trajectory]) -> Episode:
         trajectory = found.get((member.partition, member.offset))

@@ -3,11 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..avro import Member, TransitionBatch
+from ..avro import Member, TransitionBatch, graded
 from ..infra.lineage import Lineage
-
-# An infrastructure failure is not a bad answer: only these are graded. `expired` ends an idle chat that has its reward.
-GRADED = ("succeeded", "expired")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class Standing:
     version: int  # of the trainer's weights
     trained: Mapping[str, int]  # group -> the highest revision that some version trained
     max_staleness: int
-    serve: bool = False  # the policy opts in to production traffic
+    serve: bool  # the policy opts in to production traffic
 
 
 def plan(messages: Sequence[Message], standing: Standing) -> Plan:
@@ -87,11 +84,11 @@ def judge(message: Message, standing: Standing) -> Admitted | Dropped:
         return Dropped(message, batch.purpose)
     if (before := standing.trained.get(batch.group_id)) is not None:
         return Dropped(message, "duplicate" if batch.revision <= before else "late_reward")
-    graded = [m for m in batch.members if m.status in GRADED and m.reward is not None]
-    if not graded:
+    counting = [m for m in batch.members if graded(m.status, m.reward)]
+    if not counting:
         return Dropped(message, "empty")
-    fresh = tuple(m for m in graded if _staleness(m, standing) <= standing.max_staleness)
-    left_out = tuple(m for m in graded if m not in fresh)
+    fresh = tuple(m for m in counting if _staleness(m, standing) <= standing.max_staleness)
+    left_out = tuple(m for m in counting if m not in fresh)
     gone = [m for m in left_out if standing.lineage.abandoned(m.oldest_version)]
     reason = "rolled_back" if gone else "stale"
     return Admitted(message, fresh, left_out, reason) if fresh else Dropped(message, reason)

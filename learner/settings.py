@@ -46,13 +46,16 @@ class LearnerSettings(RoleSettings):
     """A rollout with a longer call is dropped."""
     pack_tokens: int = 2048
     """Tokens that go forward together, at least max_sequence_tokens. Bounds the memory of a step."""
+    train_on_serve: bool = False
+    """Whether rewarded production traffic (purpose `serve`) is trained; the stream has a setting of that name."""
     agents: list[str] | None = None
     """Roles of a multi-agent rollout that are trained; none: all."""
 
     credit: Literal["identical"] = "identical"
     """How the reward of an episode becomes values of its calls."""
     advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
-    """How values of a group become advantages."""
+    """How values of a group become advantages. A group of one, as production traffic is, has no siblings: there it is
+    the value minus the moving average of the earlier rewards (`ema_baseline`)."""
     loss: Literal["ppo_clip", "truncated_is"] = "ppo_clip"
     """Of trained tokens, against the engine's logprobs."""
     clip_low: float = 0.2

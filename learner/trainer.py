@@ -3,10 +3,11 @@
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from threading import Event
 
+from ..avro import Trajectory
 from ..infra import manifest as manifests
 from ..infra.checkpoint_log import CheckpointLog
 from ..infra.kafka import KafkaUnavailableError
@@ -22,9 +23,11 @@ from .policy import Policy
 from .processes import Crew
 from .publisher import Publisher, patiently
 from .settings import LearnerSettings
-from .trajectories import TrajectoryReader
+from .trajectories import Place, TrajectoryReader
 
 READ_BACK_S = 60.0
+# In the manifest's metrics, so that a version has the baseline that its parent left, whatever of its files is gone.
+REWARD_BASELINE = "reward_baseline"
 log = logging.getLogger("leyden.learner")
 
 
@@ -63,6 +66,7 @@ class Trainer:
         self._newest = BASE_VERSION
         self._consumed_to = 0  # of `batches`, by the newest manifest
         self._trained = TrainedGroups()
+        self._reward_baseline: float | None = None
         # Judged already, for the next manifest; and read, to be judged with the next step.
         self._settled: list[BatchEntry] = []
         self._messages: list[Message] = []
@@ -108,6 +112,7 @@ class Trainer:
         restore(self._policy, self._crew.stepper, manifest, self._objects, self.scratch)
         self._crew.synchronise()
         self.version = version
+        self._reward_baseline = manifest.metrics.get(REWARD_BASELINE)
         self._metrics.version.set(version)
         self._metrics.next_offset.set(self._consumed_to)
         log.info("on version %d; batches from offset %d", version, self._consumed_to)
@@ -131,7 +136,13 @@ class Trainer:
                 self._checkpoints.poll(0.2)
 
     def _standing(self) -> Standing:
-        return Standing(self._checkpoints.lineage, self.version, self._trained.revisions, self._settings.max_staleness)
+        return Standing(
+            self._checkpoints.lineage,
+            self.version,
+            self._trained.revisions,
+            self._settings.max_staleness,
+            self._settings.train_on_serve,
+        )
 
     def _collect(self, batches: BatchReader, stop: Event) -> Plan | None:
         """Read on until a step is full, or its first group has waited long enough. None: `stop`."""
@@ -166,7 +177,7 @@ class Trainer:
         began = time.monotonic()
         places = [(m.partition, m.offset) for group in planned.admitted for m in group.members]
         found = patiently(lambda: self._trajectories.fetch(places), "trajectories", stop)
-        material = [self._maker.make(group, found) for group in planned.admitted]
+        material = [self._make(group, found) for group in planned.admitted]
         self._metrics.seconds.labels("fetch").observe(time.monotonic() - began)
         entries = [dropped_entry(d) for d in planned.dropped] + [e for m in material for e in m.entries]
         self._messages = []
@@ -187,10 +198,16 @@ class Trainer:
         settled, self._settled = self._settled, []
         self._publish(self.version, settled + entries, figures, batches.position)
 
+    def _make(self, group: Admitted, found: Mapping[Place, Trajectory]) -> Material:
+        made = self._maker.make(group, found, self._reward_baseline)
+        self._reward_baseline = made.reward_baseline
+        return made
+
     def _figures(self, planned: Plan, material: list[Material]) -> dict[str, float]:
         rewards = [reward for m in material for reward in m.rewards]
         mean, most = staleness_of(planned.admitted, self._standing())
-        return {
+        baseline = {} if self._reward_baseline is None else {REWARD_BASELINE: self._reward_baseline}
+        return baseline | {
             "reward_mean": statistics.fmean(rewards) if rewards else 0.0,
             "groups": float(len(material)),
             "groups_trained": float(sum(bool(m.trees) for m in material)),

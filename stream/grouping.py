@@ -3,7 +3,7 @@
 import struct
 from dataclasses import dataclass, field
 
-from ..avro import GroupExpired, Member, TransitionBatch, decode, encode
+from ..avro import GroupExpired, Member, TransitionBatch, decode, encode, graded
 from .log_state import Item, Late
 
 _KEPT = struct.Struct("<?qqI")
@@ -22,8 +22,8 @@ class Arrival:
 
 
 def usable(member: Member) -> bool:
-    """Whether a member enters the group's statistics: it succeeded and is rewarded."""
-    return member.status == "succeeded" and member.reward is not None
+    """Whether a member enters the group's statistics."""
+    return graded(member.status, member.reward)
 
 
 @dataclass(slots=True)

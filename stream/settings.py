@@ -17,9 +17,9 @@ class StreamSettings(RoleSettings):
     group_timeout_s: float = Field(3600.0, gt=0)
     """A group without a new trajectory for this long goes on with what it has."""
     min_group: int = Field(2, ge=1)
-    """Succeeded and rewarded members below which a group is counted and not emitted; groups of one need one."""
+    """Graded members below which a group is counted and not emitted; groups of one need one."""
     train_on_serve: bool = False
-    """Whether rollouts of purpose `serve` reach batches."""
+    """Whether rewarded production traffic (purpose `serve`) reaches batches; the learner has a setting of that name."""
     max_replay_events: int = Field(20_000, ge=100)
     """A restart reads at most about this many events of a partition again; older open keys are kept in the table."""
     payload_cache_bytes: int = Field(256 << 20, ge=0)

@@ -19,7 +19,7 @@ class BatchSeen:
     group_id: str
     revision: int
     offset: int
-    members: tuple[tuple[Rollout, bool], ...]  # with whether it is graded: succeeded and rewarded
+    members: tuple[tuple[Rollout, bool], ...]  # with whether it is graded
 
 
 def account(

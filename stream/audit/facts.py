@@ -150,7 +150,7 @@ class GroupMemberSeen:
     group_size: int
     rollout_id: str
     succeeded: bool
-    rewarded: bool
+    graded: bool
     batched: bool
     at_partition: int
     at_offset: int

@@ -8,7 +8,7 @@ from .world import World
 
 
 def audit_group(facts: Iterable[GroupFact], world: World, min_group: int) -> Report:
-    """All facts of one group; `min_group` succeeded members are needed to train a group of more than one."""
+    """All facts of one group; `min_group` graded members are needed to train a group of more than one."""
     report = Report()
     facts = list(facts)
     members = [f for f in facts if isinstance(f, GroupMemberSeen)]
@@ -17,8 +17,8 @@ def audit_group(facts: Iterable[GroupFact], world: World, min_group: int) -> Rep
     report.figures["groups"] += 1
     size = max(m.group_size for m in members)
     expired = any(isinstance(f, GroupExpiredSeen) and _holds(f, members) for f in facts)
-    good = [m for m in members if m.succeeded and m.rewarded]
-    unrewarded = sum(m.succeeded and not m.rewarded for m in members)
+    good = [m for m in members if m.graded]
+    unrewarded = sum(m.succeeded and not m.graded for m in members)
     left_out = [m for m in good if not m.batched]
     if not left_out:
         if unrewarded:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ...avro import graded
 from .facts import (
     CallSeen,
     EndedSeen,
@@ -224,7 +225,7 @@ def _place_in_group(attempt: Attempt, members: list[MemberSeen], world: World) -
         group_size=newest.group_size,
         rollout_id=newest.rollout_id,
         succeeded=newest.status == "succeeded",
-        rewarded=newest.reward is not None,
+        graded=graded(newest.status, newest.reward),
         batched=any((m.attempt, m.revision) == (newest.attempt, newest.revision) for m in members),
         at_partition=newest.at_partition,
         at_offset=newest.at_offset,

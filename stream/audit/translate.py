@@ -13,6 +13,7 @@ from ...avro import (
     Trajectory,
     TransitionBatch,
     decode_head,
+    graded,
 )
 from ...avro.schemas import SchemaStore
 from ...infra.errors import LeydenError
@@ -88,9 +89,7 @@ def of_trajectory(whole: Trajectory, raw: bytes, partition: int, offset: int, sc
 
 def of_batch(batch: TransitionBatch, offset: int) -> BatchSeen:
     """The batch as the manifests are held against it."""
-    members = tuple(
-        ((m.rollout_id, m.attempt, m.revision), m.status == "succeeded" and m.reward is not None) for m in batch.members
-    )
+    members = tuple(((m.rollout_id, m.attempt, m.revision), graded(m.status, m.reward)) for m in batch.members)
     return BatchSeen(batch.group_id, batch.revision, offset, members)
 
 

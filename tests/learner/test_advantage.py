@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from leyden.learner.advantage import ADVANTAGES, EPSILON, dr_grpo, grpo, rloo
+from leyden.learner.advantage import ADVANTAGES, EPSILON, dr_grpo, ema_baseline, grpo, moved, rloo
 from leyden.learner.credit import identical
 from leyden.learner.types import Episode, Transition
 from trl.trainer.utils import nanstd
@@ -71,3 +71,22 @@ def test_advantages_of_a_group_sum_to_zero(values: list[float]) -> None:
     for name, advantage in ADVANTAGES.items():
         if (result := advantage([[v] for v in values])) is not None:
             assert sum(calls[0] for calls in result) == pytest.approx(0, abs=1e-5), name
+
+
+def test_a_group_of_one_is_held_against_the_moving_average_of_earlier_rewards() -> None:
+    assert ema_baseline(None)([[1.0]]) is None  # nothing to be held against: it only starts the average
+    baseline = moved(None, 1.0)
+    assert ema_baseline(baseline)([[0.0, 0.0]]) == [[-1.0, -1.0]]
+    baseline = moved(baseline, 0.0)
+    assert baseline == pytest.approx(0.95)
+    assert ema_baseline(baseline)([[1.0]]) == [[pytest.approx(0.05)]]
+    assert ema_baseline(baseline)([[baseline]]) is None
+
+
+@given(rewards)
+def test_the_moving_average_stays_among_the_rewards(values: list[float]) -> None:
+    baseline = None
+    for value in values:
+        baseline = moved(baseline, value)
+    assert baseline is not None
+    assert min(values) - 1e-9 <= baseline <= max(values) + 1e-9

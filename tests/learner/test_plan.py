@@ -27,7 +27,7 @@ CHAIN = fold("policy", [announced(0, None), *(announced(v, v - 1) for v in range
 
 
 def standing(lineage: Lineage = CHAIN, version: int = 5, max_staleness: int = 2, **trained: int) -> Standing:
-    return Standing(lineage, version, trained, max_staleness)
+    return Standing(lineage, version, trained, max_staleness, serve=False)
 
 
 def reason(verdict: Admitted | Dropped) -> str:
@@ -59,6 +59,11 @@ def test_a_failure_is_no_reward_of_zero(status: str) -> None:
     assert isinstance(verdict, Admitted)
     assert [m.rollout_id for m in (*verdict.members, *verdict.left_out)] == ["ok"]
     assert reason(judge(message(0, "g", 0, member("bad", 0.0, status=status)), standing())) == "empty"
+
+
+@pytest.mark.parametrize(("reward", "expected"), [(0.0, "admitted"), (None, "empty")])
+def test_an_expired_rollout_is_graded_by_its_reward_alone(reward: float | None, expected: str) -> None:
+    assert reason(judge(message(0, "g", 0, member(reward=reward, status="expired")), standing())) == expected
 
 
 def test_only_training_rollouts_are_trained() -> None:

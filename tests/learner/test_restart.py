@@ -161,6 +161,16 @@ def write_groups(settings: RoleSettings, numbers: range) -> list[TransitionBatch
     return batches
 
 
+def write_session(settings: RoleSettings, name: str, reward: float) -> None:
+    """A rollout of production traffic: a group of its own."""
+    producer = kafka.producer(settings.kafka)
+    whole = replace(trajectory(name, name, reward, seed=7), purpose="serve", status="expired", group_size=1)
+    place = kafka.send_and_wait(producer, settings.prefix + topics.TRAJECTORIES, None, encode(whole), partition=0)
+    members = [Member(name, 1, 0, *place, "expired", reward, 0, 0, 1, 6)]
+    batch = TransitionBatch("policy", name, 0, None, "serve", 1, "", members)
+    kafka.send_and_wait(producer, settings.prefix + topics.BATCHES, b"policy", encode(batch), partition=0)
+
+
 def manifests(settings: RoleSettings) -> list[Manifest]:
     store = ObjectStore(settings.objects)
     return [manifest.load("policy", v, store)[0] for v in manifest.versions("policy", store)]
@@ -253,6 +263,25 @@ def test_after_a_rollback_training_goes_on_from_the_live_version(
     restarted = wait_for(settings, 5)
     stop(process)
     assert (restarted[-1].version, restarted[-1].parent, restarted[-1].offset_from) == (5, 4, 4)
+
+
+def test_production_traffic_is_trained_against_a_baseline_that_survives_a_restart(
+    settings: LearnerSettings, learner: Callable[..., BaseProcess]
+) -> None:
+    opted_in = {"groups_per_step": 1, "train_on_serve": True}
+    write_session(settings, "first", 0.0)
+    write_session(settings, "second", 1.0)
+    process = learner(**opted_in)
+    found = wait_for(settings, 2)
+    stop(process)
+    assert [(e.group_id, e.reason) for e in found[-1].batches] == [("first", "no_baseline"), ("second", None)]
+    assert found[-1].metrics["reward_baseline"] == pytest.approx(0.05)
+    write_session(settings, "third", 1.0)
+    process = learner(**opted_in)
+    after = wait_for(settings, 3)
+    stop(process)
+    assert [(e.group_id, e.outcome) for e in after[-1].batches] == [("third", "trained")]
+    assert after[-1].metrics["reward_baseline"] == pytest.approx(0.95 * 0.05 + 0.05)
 
 
 def test_a_second_learner_of_the_policy_loses_and_ends(

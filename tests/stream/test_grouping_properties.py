@@ -90,6 +90,14 @@ def test_a_later_attempt_replaces_an_earlier_one():
     assert [m.attempt for m in batch.members] == [2, 1]
 
 
+def test_expired_rollouts_count_where_they_have_a_reward_and_hold_up_nothing_where_they_have_none():
+    (batch,) = batches([final("a", 0.5, "expired"), final("b")])
+    assert [(m.rollout_id, m.status) for m in batch.members] == [("a", "expired"), ("b", "succeeded")]
+    assert batches([final("a", None, "expired"), final("b")]) == []  # one graded member is below min_group
+    log = [final("a", None, "expired", size=1), final("a", 1.0, "expired", size=1, revision=1)]
+    assert [b.revision for b in batches(log)] == [0]
+
+
 def test_an_expired_group_goes_on_with_what_it_has():
     log = [final("a", size=4), final("b", size=4), final("c", None, size=4)]
     log.append(encode(stage().expiry(b"g", "idle", 2)))
