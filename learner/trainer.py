@@ -78,20 +78,36 @@ class Trainer:
 
     def run(self, stop: Event) -> None:
         """Until `stop`."""
-        self._start(stop)
+        try:
+            if self._read_announcements(stop):
+                self._start()
+                self._train(stop)
+        finally:
+            self._crew.stop()
+
+    def _train(self, stop: Event) -> None:
         batches = self._open_batches(self._consumed_to)
         self.ready = True
         try:
             while (planned := self._collect(batches, stop)) is not None:
                 self._step(planned, batches, stop)
         finally:
-            self._crew.stop()
             batches.close()
 
-    def _start(self, stop: Event) -> None:
-        """Take up where the newest manifest ends; the first start ever publishes the base model as version 0."""
-        while not self._checkpoints.caught_up and not stop.is_set():
+    def _read_announcements(self, stop: Event) -> bool:
+        """Read `checkpoints` to its end. False: `stop` came first.
+
+        Nothing may follow from a lineage that is known in part: a version that was rolled back would seem to be
+        missing there, and to announce it again would undo the rollback.
+        """
+        while not self._checkpoints.caught_up:
+            if stop.is_set():
+                return False
             self._checkpoints.poll(0.2)
+        return True
+
+    def _start(self) -> None:
+        """Take up where the newest manifest ends; the first start ever publishes the base model as version 0."""
         name = self._settings.policy
         if not (versions := manifests.versions(name, self._objects)):
             self._crew.synchronise()
