@@ -2,7 +2,15 @@
 
 from ..avro.errors import DecodeError, LeydenError
 
-__all__ = ["DecodeError", "LeydenError", "ObjectExistsError", "ObjectStoreError", "SettingsError", "TopicError"]
+__all__ = [
+    "DecodeError",
+    "LeydenError",
+    "ObjectExistsError",
+    "ObjectLostError",
+    "ObjectStoreError",
+    "SettingsError",
+    "TopicError",
+]
 
 
 class SettingsError(LeydenError):
@@ -19,3 +27,7 @@ class ObjectStoreError(LeydenError):
 
 class ObjectExistsError(ObjectStoreError):
     """A conditional create lost: the object is already there."""
+
+
+class ObjectLostError(ObjectStoreError):
+    """An object is not there, or not what its digest says: unlike with a store that is away, waiting does not help."""

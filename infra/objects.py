@@ -12,7 +12,7 @@ import urllib3
 from minio import Minio
 from minio.error import MinioException, S3Error
 
-from .errors import ObjectExistsError, ObjectStoreError
+from .errors import ObjectExistsError, ObjectLostError, ObjectStoreError
 from .settings import ObjectSettings
 
 CHUNK_BYTES = 1 << 20
@@ -102,7 +102,7 @@ class ObjectStore:
             raise ObjectStoreError(f"object {key}: HTTP {response.status}: {response.data[:300]!r}")
 
     def get(self, key: str) -> bytes:
-        """The whole object."""
+        """The whole object. Raises ObjectLostError where there is none."""
         return b"".join(self.chunks(key))
 
     def get_or_none(self, key: str) -> bytes | None:
@@ -118,7 +118,7 @@ class ObjectStore:
         return self.get(key)
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        """The object in pieces of CHUNK_BYTES."""
+        """The object in pieces of CHUNK_BYTES. Raises ObjectLostError where there is none."""
         try:
             response = self.client.get_object(self.bucket, key)
             try:
@@ -126,6 +126,9 @@ class ObjectStore:
             finally:
                 response.close()
                 response.release_conn()
+        except S3Error as error:
+            kind = ObjectLostError if error.code == "NoSuchKey" else ObjectStoreError
+            raise kind(f"object {key}: {error}") from error
         except (MinioException, urllib3.exceptions.HTTPError) as error:
             raise ObjectStoreError(f"object {key}: {error}") from error
 

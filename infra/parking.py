@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from ..avro import Event, LLMCall, Reference, Trajectory, decode, encode
 from ..avro.schemas import SchemaStore
-from .errors import ObjectStoreError
+from .errors import ObjectLostError
 from .objects import ObjectStore
 from .topics import MAX_RECORD_BYTES
 
@@ -39,11 +39,14 @@ def park(record: R, objects: ObjectStore, limit_bytes: int = MAX_RECORD_BYTES) -
 
 
 def unpark(record: R, objects: ObjectStore, store: SchemaStore | None = None) -> R:
-    """The whole record: itself, or what its reference names. Raises ObjectStoreError when that is gone or altered."""
+    """The whole record: itself, or what its reference names.
+
+    Raises ObjectLostError when that is gone or altered, ObjectStoreError when the store is away, DecodeError.
+    """
     reference = record.parked if isinstance(record, Trajectory) else getattr(record.body, "parked", None)
     if reference is None:
         return record
     whole = objects.get(reference.uri.removeprefix(f"s3://{objects.bucket}/"))
     if hashlib.sha256(whole).digest() != reference.sha256:
-        raise ObjectStoreError(f"object {reference.uri} is not what its digest says ({len(whole)} bytes)")
+        raise ObjectLostError(f"object {reference.uri} is not what its digest says ({len(whole)} bytes)")
     return decode(whole, type(record), store) if store else decode(whole, type(record))

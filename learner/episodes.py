@@ -4,33 +4,50 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..avro import Event, LLMCall, Trajectory, decode, unpack_floats, unpack_ids
-from ..avro.schemas import SchemaStore
+from ..avro import Event, LLMCall, Trajectory, unpack_floats, unpack_ids
+from ..infra.errors import DecodeError, ObjectLostError
 from .types import Episode, Transition
 
 
 class UnusableError(ValueError):
-    """An episode that cannot be trained; the message is the reason as it stands in the manifest."""
+    """An episode that cannot be trained; the message is the reason as it stands in the manifest.
+
+    `fault` says what is broken where something is: that goes to the dead letters.
+    """
+
+    def __init__(self, reason: str, fault: str | None = None) -> None:
+        super().__init__(reason)
+        self.fault = fault
+
+
+def unusable(error: DecodeError | ObjectLostError, where: str) -> UnusableError:
+    """What of an episode cannot be read, now or ever."""
+    reason = "undecodable" if isinstance(error, DecodeError) else "payload_lost"
+    return UnusableError(reason, f"{where}: {error}")
 
 
 def episode_of(
     trajectory: Trajectory,
     reward: float,
-    schemas: SchemaStore,
-    unpark: Callable[[Event], Event],
+    read_call: Callable[[bytes], Event],
     agents: list[str] | None,
     max_tokens: int,
 ) -> Episode:
-    """The completed calls of `trajectory`, of the named agents. Raises UnusableError: too_long or misaligned."""
+    """The completed calls of `trajectory`, of the named agents. Raises UnusableError.
+
+    `read_call` decodes one of its calls, from wherever it lies.
+    """
     transitions = []
-    for encoded in trajectory.calls:
-        event = unpark(decode(encoded, Event, schemas))
-        call = event.body
-        if not isinstance(call, LLMCall) or call.status != "completed":
-            continue
-        if agents is not None and call.agent not in agents:
-            continue
-        transitions.append(_transition(call, max_tokens))
+    for n, encoded in enumerate(trajectory.calls):
+        try:
+            call = read_call(encoded).body
+            if not isinstance(call, LLMCall) or call.status != "completed":
+                continue
+            if agents is None or call.agent in agents:
+                transitions.append(_transition(call, max_tokens))
+        except (DecodeError, ObjectLostError) as error:
+            where = f"rollout {trajectory.rollout_id}, attempt {trajectory.attempt}, call {n}"
+            raise unusable(error, where) from error
     return Episode(trajectory.rollout_id, trajectory.attempt, trajectory.revision, reward, tuple(transitions))
 
 

@@ -15,9 +15,9 @@ from ..infra.lifecycle import run_until_signal
 from ..infra.logs import setup_logging
 from ..infra.objects import ObjectStore
 from ..infra.ops_server import OpsServer
-from ..infra.parking import unpark
 from ..infra.schema_exchange import learning_store
 from .batches import BatchReader
+from .calls import call_reader
 from .material import MaterialMaker
 from .metrics import LearnerMetrics
 from .policy import Policy
@@ -78,7 +78,7 @@ def lead(settings: LearnerSettings, device: torch.device, stop: Event) -> None:
         Publisher(settings.policy, objects, CheckpointWriter(settings), stop),
         objects,
         trajectories,
-        MaterialMaker(settings, schemas, lambda event: unpark(event, objects, schemas)),
+        MaterialMaker(settings, call_reader(objects, schemas, stop)),
         lambda offset: BatchReader(settings, schemas, offset),
         metrics,
     )

@@ -1,10 +1,9 @@
 """The admitted groups of a step become trees, and every rollout of them gets its entry for the manifest."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..avro import Event, Member, Trajectory, graded
-from ..avro.schemas import SchemaStore
+from ..avro import Event, Member, graded
 from ..infra.manifest import BatchEntry
 from .advantage import ADVANTAGES, ema_baseline, moved
 from .batch import Prepared, prepare
@@ -12,7 +11,7 @@ from .credit import CREDITS
 from .episodes import UnusableError, episode_of
 from .plan import Admitted, Dropped, Message
 from .settings import LearnerSettings
-from .trajectories import Place
+from .trajectories import Found
 from .tree import Tree
 from .types import Episode
 
@@ -25,6 +24,7 @@ class Material:
     entries: tuple[BatchEntry, ...]
     rewards: tuple[float, ...]  # of all graded members, trained or not
     reward_baseline: float | None  # for the next group of one
+    faults: tuple[tuple[str, str], ...]  # (reason, detail) of members that something is broken of
 
     @property
     def n_rollouts(self) -> int:
@@ -35,12 +35,12 @@ class Material:
 class MaterialMaker:
     """Holds what does not change from step to step."""
 
-    def __init__(self, settings: LearnerSettings, schemas: SchemaStore, unpark: Callable[[Event], Event]) -> None:
-        self._settings, self._schemas, self._unpark = settings, schemas, unpark
+    def __init__(self, settings: LearnerSettings, read_call: Callable[[bytes], Event]) -> None:
+        self._settings, self._read_call = settings, read_call
         self._pack_tokens = settings.step_settings().pack_tokens
         self._credit, self._advantage = CREDITS[settings.credit], ADVANTAGES[settings.advantage]
 
-    def make(self, group: Admitted, found: Mapping[Place, Trajectory], reward_baseline: float | None) -> Material:
+    def make(self, group: Admitted, found: Found, reward_baseline: float | None) -> Material:
         """The material of one group, from its members' trajectories.
 
         `reward_baseline`: the moving average of the rewards of earlier groups of one, which such a group moves on.
@@ -48,6 +48,7 @@ class MaterialMaker:
         episodes: list[Episode] = []
         used: list[Member] = []
         unused: dict[str, list[Member]] = {}
+        faults: list[tuple[str, str]] = []
         if group.left_out:
             unused[group.left_out_reason] = list(group.left_out)
         for member in group.members:
@@ -56,6 +57,8 @@ class MaterialMaker:
                 used.append(member)
             except UnusableError as error:
                 unused.setdefault(str(error), []).append(member)
+                if error.fault is not None:
+                    faults.append((str(error), error.fault))
         baseline = [member.reward for members in unused.values() for member in members if member.reward is not None]
         rewards = tuple([episode.reward for episode in episodes] + baseline)
         for member in group.message.batch.members:
@@ -72,18 +75,19 @@ class MaterialMaker:
             used = []
         for reward in rewards if alone else ():
             reward_baseline = moved(reward_baseline, reward)
-        return Material(prepared.trees, _entries(group.message, used, unused), rewards, reward_baseline)
+        entries = _entries(group.message, used, unused)
+        return Material(prepared.trees, entries, rewards, reward_baseline, tuple(faults))
 
-    def _episode(self, member: Member, found: Mapping[Place, Trajectory]) -> Episode:
+    def _episode(self, member: Member, found: Found) -> Episode:
         trajectory = found.get((member.partition, member.offset))
+        if isinstance(trajectory, UnusableError):
+            raise trajectory
         if trajectory is None or trajectory.rollout_id != member.rollout_id:
             raise UnusableError("gone")
         if member.reward is None:
             raise UnusableError("unrewarded")
         settings = self._settings
-        return episode_of(
-            trajectory, member.reward, self._schemas, self._unpark, settings.agents, settings.max_sequence_tokens
-        )
+        return episode_of(trajectory, member.reward, self._read_call, settings.agents, settings.max_sequence_tokens)
 
 
 def _entries(message: Message, used: list[Member], unused: dict[str, list[Member]]) -> tuple[BatchEntry, ...]:

@@ -11,7 +11,7 @@ import orjson
 from ..avro import Checkpoint, new_id, now_ms
 from ..infra import manifest as manifests
 from ..infra.checkpoint_log import CheckpointWriter
-from ..infra.errors import ObjectExistsError, ObjectStoreError
+from ..infra.errors import ObjectExistsError, ObjectLostError, ObjectStoreError
 from ..infra.kafka import KafkaUnavailableError
 from ..infra.lineage import Lineage
 from ..infra.manifest import BatchEntry, Manifest
@@ -28,12 +28,15 @@ T = TypeVar("T")
 
 
 def patiently(action: Callable[[], T], what: str, stop: Event) -> T:
-    """`action()`, again while Kafka or the object store is away. Raises its error after PATIENCE_S or on `stop`."""
+    """`action()`, again while Kafka or the object store is away. Raises its error after PATIENCE_S or on `stop`.
+
+    What waiting does not mend is raised at once: ObjectExistsError, ObjectLostError.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return action()
-        except ObjectExistsError:
+        except (ObjectExistsError, ObjectLostError):
             raise
         except (KafkaUnavailableError, ObjectStoreError) as error:
             if stop.wait(PAUSE_S) or time.monotonic() > deadline:

@@ -3,11 +3,10 @@
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Event
 
-from ..avro import Trajectory
 from ..infra import manifest as manifests
 from ..infra.checkpoint_log import CheckpointLog
 from ..infra.kafka import KafkaUnavailableError
@@ -23,7 +22,7 @@ from .policy import Policy
 from .processes import Crew
 from .publisher import Publisher, patiently
 from .settings import LearnerSettings
-from .trajectories import Place, TrajectoryReader
+from .trajectories import Found, TrajectoryReader
 
 READ_BACK_S = 60.0
 # In the manifest's metrics, so that a version has the baseline that its parent left, whatever of its files is gone.
@@ -193,7 +192,7 @@ class Trainer:
         began = time.monotonic()
         places = [(m.partition, m.offset) for group in planned.admitted for m in group.members]
         found = patiently(lambda: self._trajectories.fetch(places), "trajectories", stop)
-        material = [self._make(group, found) for group in planned.admitted]
+        material = [self._make(group, found, batches) for group in planned.admitted]
         self._metrics.seconds.labels("fetch").observe(time.monotonic() - began)
         entries = [dropped_entry(d) for d in planned.dropped] + [e for m in material for e in m.entries]
         self._messages = []
@@ -214,9 +213,12 @@ class Trainer:
         settled, self._settled = self._settled, []
         self._publish(self.version, settled + entries, figures, batches.position)
 
-    def _make(self, group: Admitted, found: Mapping[Place, Trajectory]) -> Material:
+    def _make(self, group: Admitted, found: Found, batches: BatchReader) -> Material:
         made = self._maker.make(group, found, self._reward_baseline)
         self._reward_baseline = made.reward_baseline
+        for reason, detail in made.faults:
+            log.error("group %s: %s: %s", group.message.batch.group_id, reason, detail)
+            batches.dead_letter(group.message.offset, reason, detail, None)
         return made
 
     def _figures(self, planned: Plan, material: list[Material]) -> dict[str, float]:

@@ -9,13 +9,16 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from ..avro import Trajectory, decode
 from ..avro.schemas import SchemaStore
 from ..infra import kafka, topics
-from ..infra.errors import DecodeError
+from ..infra.errors import DecodeError, ObjectLostError
 from ..infra.objects import ObjectStore
 from ..infra.parking import unpark
 from ..infra.settings import RoleSettings
+from .episodes import UnusableError, unusable
 
 Place = tuple[int, int]
 """(partition, offset) in the topic `trajectories`."""
+Found = dict[Place, Trajectory | UnusableError]
+"""What lies there, or why that cannot be read."""
 
 # Reading on costs less than a seek, which throws away what was fetched already.
 SEEK_BEYOND_RECORDS = 200
@@ -33,17 +36,17 @@ class TrajectoryReader:
         config = {"auto.offset.reset": "error", "fetch.wait.max.ms": 20}
         self._consumer = kafka.consumer(settings.kafka, f"{settings.prefix}learner-trajectories", **config)
 
-    def fetch(self, places: Iterable[Place], timeout_s: float = 120.0) -> dict[Place, Trajectory]:
-        """What lies at `places`, whole; places that hold nothing readable any more are missing in the answer.
+    def fetch(self, places: Iterable[Place], timeout_s: float = 120.0) -> Found:
+        """What lies at `places`, whole; places that hold nothing any more are missing in the answer.
 
         All partitions are read side by side, each in one go but for wide gaps. Raises KafkaUnavailableError after
-        `timeout_s`, ObjectStoreError where a parked payload cannot be had.
+        `timeout_s`, ObjectStoreError while the store of parked payloads is away.
         """
         by_partition: dict[int, list[int]] = {}
         for partition, offset in sorted(set(places)):
             by_partition.setdefault(partition, []).append(offset)
         waiting = {partition: _runs(offsets) for partition, offsets in by_partition.items()}
-        found: dict[Place, Trajectory] = {}
+        found: Found = {}
         deadline = time.monotonic() + timeout_s
         self._consumer.assign([self._at(p, runs[0][0]) for p, runs in waiting.items()])
         try:
@@ -59,7 +62,7 @@ class TrajectoryReader:
     def _at(self, partition: int, offset: int) -> TopicPartition:
         return TopicPartition(self._topic, partition, offset)
 
-    def _take(self, message: Message, waiting: dict[int, list[list[int]]], found: dict[Place, Trajectory]) -> None:
+    def _take(self, message: Message, waiting: dict[int, list[list[int]]], found: Found) -> None:
         """One answer of Kafka. `waiting`: the runs of offsets still wanted, a partition."""
         partition, offset = message.partition() or 0, message.offset() or 0
         if partition not in waiting:
@@ -72,8 +75,8 @@ class TrajectoryReader:
             log.error("topic %s[%d] no longer has the offsets %s", self._topic, partition, runs[0])
             runs.pop(0)
         else:
-            if offset in runs[0] and (read := self._decoded(partition, offset, message.value() or b"")) is not None:
-                found[partition, offset] = read
+            if offset in runs[0]:
+                found[partition, offset] = self._read(partition, offset, message.value() or b"")
             # A missing offset is passed when a later one comes.
             runs[0] = [wanted for wanted in runs[0] if wanted > offset]
             if runs[0]:
@@ -85,12 +88,11 @@ class TrajectoryReader:
             del waiting[partition]
             self._consumer.incremental_unassign([self._at(partition, 0)])
 
-    def _decoded(self, partition: int, offset: int, value: bytes) -> Trajectory | None:
+    def _read(self, partition: int, offset: int, value: bytes) -> Trajectory | UnusableError:
         try:
             return unpark(decode(value, Trajectory, self._schemas), self._objects, self._schemas)
-        except DecodeError as error:
-            log.error("topic %s[%d] offset %d is no trajectory: %s", self._topic, partition, offset, error)
-            return None
+        except (DecodeError, ObjectLostError) as error:
+            return unusable(error, f"topic {self._topic}[{partition}] offset {offset}")
 
     def close(self) -> None:
         """Leave the topic."""

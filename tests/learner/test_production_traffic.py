@@ -1,11 +1,12 @@
 """From a session that the gateway opened and a reward posted for it to a trained version: every stage but Kafka."""
 
 import pytest
-from leyden.avro import COMMITTED, Event, Reward, RolloutExpired, Trajectory, TransitionBatch, encode
+from leyden.avro import COMMITTED, Event, Reward, RolloutExpired, Trajectory, TransitionBatch, decode, encode
 from leyden.infra.lineage import Lineage
 from leyden.learner.material import Material, MaterialMaker
 from leyden.learner.plan import Admitted, Dropped, Message, Standing, judge
 from leyden.learner.settings import LearnerSettings
+from leyden.learner.trajectories import Found
 from leyden.producers.gateway.events import started
 from leyden.producers.gateway.identity import Identity
 from leyden.stream.assemble_stage import AssembleStage
@@ -45,8 +46,8 @@ def material(name: str, reward: float, reward_baseline: float | None) -> Materia
     (batch,), trajectories = batch_of(session(name, reward))
     admitted = verdict(batch, OPTED_IN)
     assert isinstance(admitted, Admitted)
-    found = {(0, offset): trajectory for offset, trajectory in enumerate(trajectories)}
-    return MaterialMaker(OPTED_IN, COMMITTED, lambda event: event).make(admitted, found, reward_baseline)
+    found: Found = {(0, offset): trajectory for offset, trajectory in enumerate(trajectories)}
+    return MaterialMaker(OPTED_IN, lambda encoded: decode(encoded, Event)).make(admitted, found, reward_baseline)
 
 
 def test_an_idle_session_with_a_reward_becomes_a_batch_that_is_admitted() -> None:

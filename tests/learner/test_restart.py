@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from leyden.avro import (
     Checkpoint,
+    DeadLetter,
     Event,
     LLMCall,
     Member,
     Trajectory,
     TransitionBatch,
+    decode,
     encode,
     now_ms,
     pack_floats,
@@ -29,6 +31,7 @@ from leyden.infra import kafka, manifest, topics
 from leyden.infra.checkpoint_log import CheckpointWriter, read_lineage
 from leyden.infra.manifest import Manifest
 from leyden.infra.objects import ObjectStore
+from leyden.infra.parking import park
 from leyden.infra.settings import RoleSettings
 from leyden.learner.settings import LearnerSettings
 
@@ -171,6 +174,21 @@ def write_session(settings: RoleSettings, name: str, reward: float) -> None:
     kafka.send_and_wait(producer, settings.prefix + topics.BATCHES, b"policy", encode(batch), partition=0)
 
 
+def write_damaged_group(settings: RoleSettings) -> None:
+    """Four rollouts: a good and a bad one, one with a call cut short, one with a call whose parked object is gone."""
+    producer, objects = kafka.producer(settings.kafka), ObjectStore(settings.objects)
+    parked = park(decode(call_event("lost", 4), Event), objects, limit_bytes=100)
+    objects.remove(objects.list_keys("parked/"))
+    calls = {"good": call_event("good", 1), "bad": call_event("bad", 2), "broken": call_event("broken", 3)[:-3]}
+    members = []
+    for name, call in (calls | {"lost": parked}).items():
+        whole = replace(trajectory("g", name, float(name == "good"), seed=1), calls=[call])
+        place = kafka.send_and_wait(producer, settings.prefix + topics.TRAJECTORIES, None, encode(whole), partition=0)
+        members.append(Member(name, 1, 0, *place, "succeeded", whole.reward, 0, 0, 1, 6))
+    batch = TransitionBatch("policy", "g", 0, None, "train", 4, "", members)
+    kafka.send_and_wait(producer, settings.prefix + topics.BATCHES, b"policy", encode(batch), partition=0)
+
+
 def manifests(settings: RoleSettings) -> list[Manifest]:
     store = ObjectStore(settings.objects)
     return [manifest.load("policy", v, store)[0] for v in manifest.versions("policy", store)]
@@ -282,6 +300,30 @@ def test_production_traffic_is_trained_against_a_baseline_that_survives_a_restar
     stop(process)
     assert [(e.group_id, e.outcome) for e in after[-1].batches] == [("third", "trained")]
     assert after[-1].metrics["reward_baseline"] == pytest.approx(0.95 * 0.05 + 0.05)
+
+
+def test_a_rollout_that_cannot_be_read_is_dropped_and_the_rest_of_its_group_trains(
+    settings: LearnerSettings, learner: Callable[..., BaseProcess]
+) -> None:
+    write_damaged_group(settings)
+    process = learner(groups_per_step=1)
+    found = wait_for(settings, 1)
+    stop(process)
+    fates = {(e.outcome, e.reason): [name for name, *_ in e.rollouts] for e in found[-1].batches}
+    assert fates == {
+        ("dropped", "undecodable"): ["broken"],
+        ("dropped", "payload_lost"): ["lost"],
+        ("trained", None): ["good", "bad"],
+    }
+    letters = [
+        decode(m.value() or b"", DeadLetter)
+        for m in kafka.read_all(settings.kafka, settings.prefix + topics.DEAD_LETTERS)
+    ]
+    assert [(at.topic, at.offset, at.reason) for at in letters] == [
+        (settings.prefix + topics.BATCHES, 0, "undecodable"),
+        (settings.prefix + topics.BATCHES, 0, "payload_lost"),
+    ]
+    assert "rollout lost, attempt 1, call 0: object parked/" in letters[1].detail
 
 
 def test_a_second_learner_of_the_policy_loses_and_ends(

@@ -10,7 +10,8 @@ from leyden.infra import kafka, topics
 from leyden.infra.objects import ObjectStore
 from leyden.infra.parking import park
 from leyden.infra.settings import RoleSettings
-from leyden.learner.trajectories import SEEK_BEYOND_RECORDS, Place, TrajectoryReader
+from leyden.learner.episodes import UnusableError
+from leyden.learner.trajectories import SEEK_BEYOND_RECORDS, Found, Place, TrajectoryReader
 
 pytestmark = [pytest.mark.kafka, pytest.mark.minio]
 
@@ -41,6 +42,11 @@ def trajectory(rollout: str, n_bytes: int = 0) -> Trajectory:
         calls=[bytes(n_bytes)] if n_bytes else [],
         notes=[],
     )
+
+
+def whole_ones(found: Found) -> dict[Place, Trajectory]:
+    assert not [what for what in found.values() if isinstance(what, UnusableError)]
+    return {place: what for place, what in found.items() if isinstance(what, Trajectory)}
 
 
 @pytest.fixture
@@ -75,9 +81,12 @@ def test_single_records_are_found_in_all_partitions(
     wanted = [places[3], places[5], places[-1], *others]
     for _ in range(2):
         found = reader.fetch(wanted, timeout_s=30)
-        names = {place: whole.rollout_id for place, whole in found.items()}
+        broken = found.pop(others[0])
+        assert isinstance(broken, UnusableError)
+        assert (str(broken), broken.fault is None) == ("undecodable", False)
+        names = {place: whole.rollout_id for place, whole in whole_ones(found).items()}
         assert names == {places[3]: "a3", places[5]: "a5", places[-1]: f"a{n - 1}", others[1]: "parked"}
-        assert len(found[others[1]].calls[0]) == 5000
+        assert len(whole_ones(found)[others[1]].calls[0]) == 5000
     reader.close()
 
 
@@ -92,5 +101,18 @@ def test_what_retention_has_taken_is_missing_and_holds_up_nothing(
         future.result(30)
     reader = TrajectoryReader(deployment, ObjectStore(deployment.objects), COMMITTED)
     found = reader.fetch([first, third], timeout_s=30)
-    assert {whole.rollout_id for whole in found.values()} == {"elsewhere"}
+    assert {whole.rollout_id for whole in whole_ones(found).values()} == {"elsewhere"}
     reader.close()
+
+
+def test_a_parked_trajectory_whose_object_is_gone_is_lost_and_does_not_hold_up_the_others(
+    deployment: RoleSettings, write: Callable[[int, list[bytes]], list[Place]]
+) -> None:
+    objects = ObjectStore(deployment.objects)
+    lost, here = write(0, [park(trajectory("lost", 5000), objects, limit_bytes=1000), encode(trajectory("here"))])
+    objects.remove(objects.list_keys("parked/"))
+    reader = TrajectoryReader(deployment, objects, COMMITTED)
+    found = reader.fetch([lost, here], timeout_s=30)
+    reader.close()
+    assert str(found.pop(lost)) == "payload_lost"
+    assert [whole.rollout_id for whole in whole_ones(found).values()] == ["here"]
