@@ -6,6 +6,7 @@ import numpy as np
 
 from ..avro import Event, LLMCall, Trajectory, unpack_floats, unpack_ids
 from ..infra.errors import DecodeError, ObjectLostError
+from .sampling import reshaping
 from .types import Episode, Transition
 
 
@@ -35,20 +36,29 @@ def episode_of(
 ) -> Episode:
     """The completed calls of `trajectory`, of the named agents. Raises UnusableError.
 
-    `read_call` decodes one of its calls, from wherever it lies.
+    `read_call` decodes one of its calls, from wherever it lies. A call whose sampling cannot be reproduced is left out
+    and the rest of its episode kept: often one call of many asks for JSON, its text stays in the later prompts as what
+    the policy saw, and the other calls lose no token of theirs and no part in the reward.
     """
-    transitions = []
+    transitions: list[Transition] = []
+    reshaped: list[tuple[str, ...]] = []
     for n, encoded in enumerate(trajectory.calls):
         try:
             call = read_call(encoded).body
             if not isinstance(call, LLMCall) or call.status != "completed":
                 continue
-            if agents is None or call.agent in agents:
+            if agents is not None and call.agent not in agents:
+                continue
+            if parameters := reshaping(call):
+                reshaped.append(tuple(parameters))
+            else:
                 transitions.append(_transition(call, max_tokens))
         except (DecodeError, ObjectLostError) as error:
             where = f"rollout {trajectory.rollout_id}, attempt {trajectory.attempt}, call {n}"
             raise unusable(error, where) from error
-    return Episode(trajectory.rollout_id, trajectory.attempt, trajectory.revision, reward, tuple(transitions))
+    return Episode(
+        trajectory.rollout_id, trajectory.attempt, trajectory.revision, reward, tuple(transitions), tuple(reshaped)
+    )
 
 
 def _transition(call: LLMCall, max_tokens: int) -> Transition:

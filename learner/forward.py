@@ -55,6 +55,7 @@ def tree_attention(
 def row_logprobs(model: Any, pack: Pack) -> torch.Tensor:
     """(R,) float32: log probability of each trained token, after temperature as the engine reports it.
 
+    Only temperature is applied: calls whose sampling was reshaped by anything else do not come here (see `sampling`).
     `model` is a causal language model, or a `peft` model around one, loaded with TREE_ATTENTION.
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -25,6 +25,7 @@ class Material:
     rewards: tuple[float, ...]  # of all graded members, trained or not
     reward_baseline: float | None  # for the next group of one
     faults: tuple[tuple[str, str], ...]  # (reason, detail) of members that something is broken of
+    reshaped: tuple[tuple[str, ...], ...]  # of each call whose sampling cannot be reproduced: the parameters
 
     @property
     def n_rollouts(self) -> int:
@@ -49,11 +50,16 @@ class MaterialMaker:
         used: list[Member] = []
         unused: dict[str, list[Member]] = {}
         faults: list[tuple[str, str]] = []
+        reshaped: list[tuple[str, ...]] = []
         if group.left_out:
             unused[group.left_out_reason] = list(group.left_out)
         for member in group.members:
             try:
-                episodes.append(self._episode(member, found))
+                episode = self._episode(member, found)
+                reshaped += episode.reshaped
+                if episode.reshaped and not episode.transitions:
+                    raise UnusableError("sampling_not_reproducible")
+                episodes.append(episode)
                 used.append(member)
             except UnusableError as error:
                 unused.setdefault(str(error), []).append(member)
@@ -76,7 +82,7 @@ class MaterialMaker:
         for reward in rewards if alone else ():
             reward_baseline = moved(reward_baseline, reward)
         entries = _entries(group.message, used, unused)
-        return Material(prepared.trees, entries, rewards, reward_baseline, tuple(faults))
+        return Material(prepared.trees, entries, rewards, reward_baseline, tuple(faults), tuple(reshaped))
 
     def _episode(self, member: Member, found: Found) -> Episode:
         trajectory = found.get((member.partition, member.offset))

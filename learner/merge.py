@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from .sampling import reported_at
 from .types import Sequence, Transition
 
 
@@ -19,8 +20,7 @@ def single(transition: Transition, advantage: float) -> Sequence:
         trained=behind(0, True, bool),
         logprobs=behind(0.0, transition.logprobs, np.float32),
         advantages=behind(0.0, advantage, np.float32),
-        # Greedy calls are reported at temperature 1 by the engine.
-        temperatures=behind(1.0, transition.temperature or 1.0, np.float32),
+        temperatures=behind(1.0, reported_at(transition.temperature), np.float32),
     )
 
 

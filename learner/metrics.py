@@ -32,6 +32,12 @@ class LearnerMetrics:
             ["kind"],
             registry=registry,
         )
+        self.not_reproducible = Counter(
+            "leyden_learner_calls_not_reproducible_total",
+            "Calls that are not trained because this parameter of theirs reshaped what was sampled from",
+            ["parameter"],
+            registry=registry,
+        )
         self.values = Gauge(
             "leyden_learner_value", "Figures of the last step, see docs/metrics.md", ["name"], registry=registry
         )

@@ -216,6 +216,9 @@ class Trainer:
     def _make(self, group: Admitted, found: Found, batches: BatchReader) -> Material:
         made = self._maker.make(group, found, self._reward_baseline)
         self._reward_baseline = made.reward_baseline
+        for parameters in made.reshaped:
+            for parameter in parameters:
+                self._metrics.not_reproducible.labels(parameter).inc()
         for reason, detail in made.faults:
             log.error("group %s: %s: %s", group.message.batch.group_id, reason, detail)
             batches.dead_letter(group.message.offset, reason, detail, None)
@@ -230,6 +233,7 @@ class Trainer:
             "groups": float(len(material)),
             "groups_trained": float(sum(bool(m.trees) for m in material)),
             "rollouts_trained": float(sum(m.n_rollouts for m in material)),
+            "calls_not_reproducible": float(sum(len(m.reshaped) for m in material)),
             "staleness_mean": mean,
             "staleness_max": most,
         }

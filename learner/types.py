@@ -27,6 +27,7 @@ class Episode:
     revision: int
     reward: float
     transitions: tuple[Transition, ...]
+    reshaped: tuple[tuple[str, ...], ...] = ()  # of each call left out because of how it was sampled: the parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """From a session that the gateway opened and a reward posted for it to a trained version: every stage but Kafka."""
 
+from dataclasses import replace
+
 import pytest
-from leyden.avro import COMMITTED, Event, Reward, RolloutExpired, Trajectory, TransitionBatch, decode, encode
+from leyden.avro import COMMITTED, Event, LLMCall, Reward, RolloutExpired, Trajectory, TransitionBatch, decode, encode
 from leyden.infra.lineage import Lineage
 from leyden.learner.material import Material, MaterialMaker
 from leyden.learner.plan import Admitted, Dropped, Message, Standing, judge
@@ -19,9 +21,12 @@ from ..stream.simulation import Simulation
 OPTED_IN = LearnerSettings(train_on_serve=True)
 
 
-def session(name: str, reward: float | None) -> list[bytes]:
+def session(name: str, reward: float | None, top_p: float = 1.0) -> list[bytes]:
     """A session with one call that nobody ends: it idles out, and its reward comes after that."""
-    events = [started(Identity(name, 1, known=False), "policy"), called(name, 1, version=0)]
+    call = called(name, 1, version=0)
+    assert isinstance(call.body, LLMCall)
+    call = replace(call, body=replace(call.body, top_p=top_p))
+    events = [started(Identity(name, 1, known=False), "policy"), call]
     log = [encode(event) for event in events]
     log.append(encode(Event(f"{name}-expiry", name, 1, 5000, RolloutExpired(1, "idle"))))
     if reward is not None:
@@ -42,8 +47,8 @@ def verdict(batch: TransitionBatch, settings: LearnerSettings) -> Admitted | Dro
     return judge(Message(0, batch), standing)
 
 
-def material(name: str, reward: float, reward_baseline: float | None) -> Material:
-    (batch,), trajectories = batch_of(session(name, reward))
+def material(name: str, reward: float, reward_baseline: float | None, top_p: float = 1.0) -> Material:
+    (batch,), trajectories = batch_of(session(name, reward, top_p))
     admitted = verdict(batch, OPTED_IN)
     assert isinstance(admitted, Admitted)
     found: Found = {(0, offset): trajectory for offset, trajectory in enumerate(trajectories)}
@@ -78,3 +83,10 @@ def test_the_first_session_starts_the_baseline_and_the_next_one_is_trained_again
     (tree,) = second.trees
     assert tree.row_advantage.tolist() == [1.0, 1.0]
     assert second.reward_baseline == pytest.approx(0.05)
+
+
+def test_a_session_whose_sampling_cannot_be_reproduced_is_not_trained_and_still_moves_the_baseline() -> None:
+    made = material("nucleus", 1.0, 0.0, top_p=0.9)
+    assert [(e.outcome, e.reason) for e in made.entries] == [("dropped", "sampling_not_reproducible")]
+    assert (made.trees, made.reshaped) == ((), (("top_p",),))
+    assert made.reward_baseline == pytest.approx(0.05)
