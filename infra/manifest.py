@@ -52,6 +52,7 @@ class Manifest:
     tensors: dict[str, tuple[str, list[int]]]  # of serve/: name -> (dtype, shape)
     batches: list[BatchEntry]
     metrics: dict[str, float]
+    adapters: bool = False  # adapters were trained: serve/ holds them merged, so only resume/ can be trained on
 
     @property
     def folder(self) -> str:

@@ -83,6 +83,7 @@ class Publisher:
             tensors=tensors,
             batches=batches,
             metrics=metrics,
+            adapters=policy.lora is not None,
         )
         digest = patiently(lambda: self._create(manifest), f"manifest of version {version}", self._stop)
         self._announce(manifest, digest)

@@ -7,9 +7,12 @@ from ..infra import manifest
 from ..infra.checkpoint_log import CheckpointWriter, read_lineage
 from ..infra.errors import LeydenError
 from ..infra.lineage import Lineage
+from ..infra.manifest import Manifest
 from ..infra.objects import ObjectStore
 from ..infra.settings import RoleSettings
 from .store import missing_objects
+
+RESUME = "resume/"
 
 
 class RollbackError(LeydenError):
@@ -52,10 +55,24 @@ def _parent_of_live(lineage: Lineage) -> int:
     return parent
 
 
+def cannot_be_trained_on(entry: Manifest, objects: ObjectStore) -> str | None:
+    """Why the learner cannot go on from this version; None where it can.
+
+    Of full weights it needs resume/ whole or not at all: without it training goes on from serve/ with a new optimizer.
+    """
+    if not (gone := missing_objects(entry, objects, RESUME)):
+        return None
+    if entry.adapters:
+        return f"it trained adapters, and {gone[0]} is gone"
+    kept = sum(file.name.startswith(RESUME) for file in entry.files) - len(gone)
+    return f"of its resume/ {gone[0]} is gone and {kept} other files are there" if kept else None
+
+
 def main(settings: RoleSettings, version: int | None) -> Rollback:
     """Roll `settings.policy` back and return what was done. Repeating it after a crash ends what was begun.
 
-    The target's files are checked first. Raises RollbackError, ObjectStoreError, KafkaUnavailableError.
+    The target's files are checked first: it must be fit to be served and to be trained on.
+    Raises RollbackError, ObjectStoreError, KafkaUnavailableError.
     """
     chosen = plan(read_lineage(settings), version)
     objects = ObjectStore(settings.objects)
@@ -65,6 +82,11 @@ def main(settings: RoleSettings, version: int | None) -> Rollback:
     if gone := missing_objects(entry, objects):
         raise RollbackError(
             f"version {chosen.target.version} cannot be served any more: {len(gone)} files are gone, such as {gone[0]}"
+        )
+    if why := cannot_be_trained_on(entry, objects):
+        raise RollbackError(
+            f"version {chosen.target.version} could be served, but the learner could not go on from it: {why}; "
+            "choose a version whose resume/ is whole (leyden gc keeps it of live and its nearest parents)"
         )
     CheckpointWriter(settings).write(chosen.records(now_ms()))
     return chosen

@@ -93,7 +93,9 @@ class Deployment:
     folder: Path
     closing: list[Callable[[], None]] = field(default_factory=list)
 
-    def publish(self, version: int, parent: int | None, checkpoint: Path, announce: bool = True) -> Manifest:
+    def publish(
+        self, version: int, parent: int | None, checkpoint: Path, announce: bool = True, adapters: bool = False
+    ) -> Manifest:
         """Upload `checkpoint` as serve/ with a small resume/, the manifest last, then announce a candidate."""
         entry = Manifest(
             policy="policy",
@@ -107,8 +109,10 @@ class Deployment:
             tensors={n: (str(t.dtype), list(t.shape)) for n, t in load_file(checkpoint / "model.safetensors").items()},
             batches=[],
             metrics={},
+            adapters=adapters,
         )
-        files = {f"serve/{path.name}": path.read_bytes() for path in checkpoint.iterdir()} | {"resume/state": b"state"}
+        files = {f"serve/{path.name}": path.read_bytes() for path in checkpoint.iterdir()}
+        files |= {"resume/parameters": b"parameters", "resume/state": b"state"}
         for name, data in files.items():
             self.objects.put(entry.folder + name, data)
             entry.files.append(FileEntry(name, len(data), hashlib.sha256(data).hexdigest()))

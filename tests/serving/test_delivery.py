@@ -204,6 +204,31 @@ def test_a_rollback_to_what_cannot_be_served_any_more_changes_nothing(stand: Any
     assert live(stand) == 2
 
 
+@pytest.mark.parametrize(
+    ("adapters", "gone", "why"),
+    [
+        (True, ("parameters", "state"), "it trained adapters, and resume/parameters is gone"),
+        (True, ("state",), "it trained adapters, and resume/state is gone"),
+        (False, ("state",), "resume/state is gone and 1 other files are there"),
+        (False, ("parameters", "state"), None),  # full weights are served whole: the learner goes on from those
+        (True, (), None),
+    ],
+)
+def test_a_rollback_to_what_the_learner_could_not_go_on_from_changes_nothing(
+    stand: Any, new_weights: MakeWeights, adapters: bool, gone: tuple[str, ...], why: str | None
+) -> None:
+    first = stand.publish(1, None, new_weights(1), adapters=adapters)
+    stand.publish(2, 1, new_weights(2), adapters=adapters)
+    promote(stand, 2, collect=False)
+    stand.objects.remove([f"{first.folder}resume/{name}" for name in gone])
+    if why is None:
+        assert rollback.main(stand.settings(), 1).target.version == 1
+        return
+    with pytest.raises(RollbackError, match=f"the learner could not go on from it: .*{why}"):
+        rollback.main(stand.settings(), 1)
+    assert live(stand) == 2
+
+
 def test_a_promotion_that_a_rollback_overtakes_is_repaired_for_those_who_start_later(
     stand: Any, new_weights: MakeWeights
 ) -> None:
