@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 MAX_LOG_RATIO = 20.0
-"""exp of more overflows in products with fp32 gradients; a ratio that far off is clipped or truncated anyway."""
+"""exp is infinite in fp32 from 88.7 on, and infinity times the zero gradient of a clipped token is NaN, which voids the
+step. A ratio of e^20 is clipped or truncated long before, and sums of its like over a step are still finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,7 @@ class LossSettings:
 
     clip_low: float = 0.2
     clip_high: float = 0.2
+    dual_clip: float = 3.0  # bound of the ratio where the advantage is negative
     truncate: float = 2.0  # cap of the importance weight in `truncated_is`
     kl_coef: float = 0.0  # of the k3 estimate against the reference model
 
@@ -39,11 +41,16 @@ def log_ratio(logp_R: torch.Tensor, engine_R: torch.Tensor) -> torch.Tensor:
 def ppo_clip(
     logp_R: torch.Tensor, engine_R: torch.Tensor, advantage_R: torch.Tensor, settings: LossSettings
 ) -> TokenLoss:
-    """-min(r A, clip(r, 1 - low, 1 + high) A) with r = pi / mu (PPO, arXiv 1707.06347)."""
+    """-min(min(r, dual_clip) A, clip(r, 1 - low, 1 + high) A) with r = pi / mu (PPO, arXiv 1707.06347).
+
+    Where A is negative the plain objective has no bound in r, and one token that the engine found improbable can
+    outweigh a step: the dual clip (arXiv 1912.09729; 3 as there and in verl) is that bound.
+    """
     ratio_R = log_ratio(logp_R, engine_R).exp()
     bounded_R = ratio_R.clamp(1 - settings.clip_low, 1 + settings.clip_high)
-    plain_R, clipped_R = ratio_R * advantage_R, bounded_R * advantage_R
-    return TokenLoss(-torch.minimum(plain_R, clipped_R), clipped_R < plain_R)
+    plain_R, clipped_R = ratio_R.clamp(max=settings.dual_clip) * advantage_R, bounded_R * advantage_R
+    without_gradient_R = (clipped_R < plain_R) | (ratio_R > settings.dual_clip)
+    return TokenLoss(-torch.minimum(plain_R, clipped_R), without_gradient_R)
 
 
 def truncated_is(

@@ -51,6 +51,8 @@ def check(settings: LearnerSettings) -> None:
     """Refuse settings that contradict each other. Raises SettingsError."""
     if settings.kl_coef > 0 and settings.lora is None:
         raise SettingsError("kl_coef needs lora: the reference is the model without its adapters")
+    if settings.dual_clip <= 1 + settings.clip_high:
+        raise SettingsError(f"dual_clip {settings.dual_clip} must be above 1 + clip_high, {1 + settings.clip_high}")
     if not settings.model.is_dir():
         raise SettingsError(f"model: no folder {settings.model}")
 

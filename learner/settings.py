@@ -62,6 +62,8 @@ class LearnerSettings(RoleSettings):
     """ppo_clip: the ratio counts down to 1 - clip_low."""
     clip_high: float = 0.2
     """ppo_clip: the ratio counts up to 1 + clip_high."""
+    dual_clip: float = Field(default=3.0, gt=1)
+    """ppo_clip: the ratio counts up to this where the advantage is negative; above 1 + clip_high."""
     truncate: float = 2.0
     """truncated_is: cap of the importance weight."""
     kl_coef: float = 0.0
@@ -87,7 +89,7 @@ class LearnerSettings(RoleSettings):
             max_grad_norm=self.max_grad_norm,
             pack_tokens=max(self.pack_tokens, self.max_sequence_tokens),
             loss=self.loss,
-            loss_settings=LossSettings(self.clip_low, self.clip_high, self.truncate, self.kl_coef),
+            loss_settings=LossSettings(self.clip_low, self.clip_high, self.dual_clip, self.truncate, self.kl_coef),
             autocast=self.computes_in_bf16(),
         )
 

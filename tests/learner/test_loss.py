@@ -27,6 +27,17 @@ def test_ppo_clip_by_hand() -> None:
     assert token.clipped_R.tolist() == [True, False, False, True, False]
 
 
+def test_the_dual_clip_bounds_the_ratio_of_what_should_become_less_probable() -> None:
+    # Loss -r A with A = -2: 2 r up to r = 3, 6 beyond; with A = 2 the plain clip at 1.2 is the bound.
+    logp = t(2.5, 5.0, 5.0).log().requires_grad_()
+    token = ppo_clip(logp, torch.zeros(3, dtype=torch.float64), t(-2.0, -2.0, 2.0), SETTINGS)
+    assert token.loss_R.tolist() == pytest.approx([5.0, 6.0, -2.4])
+    assert token.clipped_R.tolist() == [False, True, True]
+    token.loss_R.sum().backward()
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx([5.0, 0.0, 0.0])
+
+
 def test_a_clipped_token_has_no_gradient() -> None:
     logp = t(math.log(1.5), math.log(1.1)).requires_grad_()
     ppo_clip(logp, torch.zeros(2, dtype=torch.float64), t(1.0, 1.0), SETTINGS).loss_R.sum().backward()
@@ -100,7 +111,7 @@ def trl_loss(
         _entropy_bonus_enabled=False,
         _metrics=defaultdict(lambda: defaultdict(list)),
     )
-    trainer.args.delta, trainer.args.steps_per_generation = None, 1
+    trainer.args.delta, trainer.args.steps_per_generation = SETTINGS.dual_clip, 1
     trainer.accelerator.num_processes = 1
     trainer.accelerator.reduce.side_effect = lambda tensor, reduction: tensor
     trainer.accelerator.gather.side_effect = lambda tensor: tensor
