@@ -62,11 +62,6 @@ class ObjectStore:
         except (MinioException, urllib3.exceptions.HTTPError, OSError) as error:
             raise ObjectStoreError(f"object {key}: {error}") from error
 
-    def put_file(self, key: str, path: Path) -> None:
-        """Write or overwrite from a file."""
-        with path.open("rb") as stream:
-            self.put_stream(key, stream, path.stat().st_size)
-
     def put_chunks(self, key: str, chunks: Iterable[bytes | memoryview], n_bytes: int) -> None:
         """Write or overwrite from pieces that together have `n_bytes`; a failure leaves no object.
 

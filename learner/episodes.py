@@ -77,5 +77,4 @@ def _transition(call: LLMCall, max_tokens: int) -> Transition:
         completion_ids=completion,
         logprobs=logprobs,
         temperature=call.temperature,
-        version=min(call.version_start, call.version_end),
     )

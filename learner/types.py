@@ -15,7 +15,6 @@ class Transition:
     completion_ids: np.ndarray  # (c,) int32
     logprobs: np.ndarray  # (c,) float32, as the engine reported them, after temperature
     temperature: float
-    version: int  # the oldest version that produced a token of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ rewards = st.lists(st.floats(-5, 5, allow_nan=False, width=32), min_size=2, max_
 
 def transition() -> Transition:
     one = np.array([1], np.int32)
-    return Transition("call", None, one, one, np.array([-1.0], np.float32), 1.0, 0)
+    return Transition("call", None, one, one, np.array([-1.0], np.float32), 1.0)
 
 
 def test_identical_credit_gives_every_call_the_reward() -> None:

@@ -10,9 +10,7 @@ from leyden.learner.types import Transition
 
 def call(prompt: list[int], completion: list[int], temperature: float = 1.0) -> Transition:
     logprobs = -np.arange(1, len(completion) + 1, dtype=np.float32)
-    return Transition(
-        "c", None, np.array(prompt, np.int32), np.array(completion, np.int32), logprobs, temperature, version=0
-    )
+    return Transition("c", None, np.array(prompt, np.int32), np.array(completion, np.int32), logprobs, temperature)
 
 
 def test_a_call_that_continues_another_joins_it_and_the_observation_carries_no_loss() -> None:
