@@ -17,7 +17,7 @@ from .batches import BatchReader
 from .checkpoint import TrainedGroups, restore, trained_groups
 from .material import Material, MaterialMaker, dropped_entry, void
 from .metrics import LearnerMetrics
-from .plan import Admitted, Message, Plan, Standing, judge, plan, staleness_of
+from .plan import Admitted, Dropped, Message, Standing, judge, plan, staleness_of
 from .policy import Policy
 from .processes import Crew
 from .publisher import Publisher, patiently
@@ -66,9 +66,7 @@ class Trainer:
         self._consumed_to = 0  # of `batches`, by the newest manifest
         self._trained = TrainedGroups()
         self._reward_baseline: float | None = None
-        # Judged already, for the next manifest; and read, to be judged with the next step.
-        self._settled: list[BatchEntry] = []
-        self._messages: list[Message] = []
+        self._settled: list[BatchEntry] = []  # judged already, for the next manifest
 
     @property
     def scratch(self) -> Path:
@@ -88,8 +86,8 @@ class Trainer:
         batches = self._open_batches(self._consumed_to)
         self.ready = True
         try:
-            while (planned := self._collect(batches, stop)) is not None:
-                self._step(planned, batches, stop)
+            while (groups := self._collect(batches, stop)) is not None:
+                self._step(groups, batches, stop)
         finally:
             batches.close()
 
@@ -159,43 +157,54 @@ class Trainer:
             self._settings.train_on_serve,
         )
 
-    def _collect(self, batches: BatchReader, stop: Event) -> Plan | None:
-        """Read on until a step is full, or its first group has waited long enough. None: `stop`."""
+    def _collect(self, batches: BatchReader, stop: Event) -> tuple[Admitted, ...] | None:
+        """Read on until a step is full, or its first group has waited long enough. None: `stop`.
+
+        Of a message that is dropped only the entry is kept, so what is held is at most about a step.
+        """
         since = time.monotonic()
         first_at: float | None = None
-        n_admitted, changed = 0, True
+        held: list[Message] = []
+        n_admitted, changed = 0, False
         while not stop.is_set():
             self._crew.idle()
             before = self.version
             self._follow()
             overdue = first_at is not None and time.monotonic() - first_at > self._settings.step_max_wait_s
             if changed or overdue or self.version != before:
-                planned = plan(self._messages, self._standing())
-                n_admitted, changed = len(planned.admitted), False
+                planned = plan(held, self._standing())
+                self._settled += [dropped_entry(d) for d in planned.dropped]
+                held = [group.message for group in planned.admitted]
+                n_admitted, changed = len(held), False
                 if n_admitted >= self._settings.groups_per_step or (overdue and n_admitted):
                     self._metrics.seconds.labels("wait").observe(time.monotonic() - since)
-                    return planned
+                    return planned.admitted
+                first_at = first_at if held else None
             read = batches.poll(0.5)
             if isinstance(read, BatchEntry):
                 self._settled.append(read)
             elif read is not None:
-                self._messages.append(read)
-                # Judged alone, an upper bound: all are judged together only once they may be enough.
-                n_admitted += isinstance(judge(read, self._standing()), Admitted)
-                changed = n_admitted >= self._settings.groups_per_step
-                if n_admitted and first_at is None:
-                    first_at = time.monotonic()
+                # Judged alone, an upper bound: all are judged together only once they may be enough, or where one is
+                # about a group that is held, and may supersede it even though it is not trained itself.
+                verdict = judge(read, self._standing())
+                is_known = any(read.batch.group_id == message.batch.group_id for message in held)
+                if isinstance(verdict, Dropped) and not is_known:
+                    self._settled.append(dropped_entry(verdict))
+                    continue
+                held.append(read)
+                n_admitted += isinstance(verdict, Admitted)
+                changed = is_known or n_admitted >= self._settings.groups_per_step
+                first_at = first_at or time.monotonic()
         return None
 
-    def _step(self, planned: Plan, batches: BatchReader, stop: Event) -> None:
-        """Train what was planned and publish it; without anything to train its entries wait for the next step."""
+    def _step(self, groups: tuple[Admitted, ...], batches: BatchReader, stop: Event) -> None:
+        """Train `groups` and publish; without anything to train their entries wait for the next step."""
         began = time.monotonic()
-        places = [(m.partition, m.offset) for group in planned.admitted for m in group.members]
+        places = [(m.partition, m.offset) for group in groups for m in group.members]
         found = patiently(lambda: self._trajectories.fetch(places), "trajectories", stop)
-        material = [self._make(group, found, batches) for group in planned.admitted]
+        material = [self._make(group, found, batches) for group in groups]
         self._metrics.seconds.labels("fetch").observe(time.monotonic() - began)
-        entries = [dropped_entry(d) for d in planned.dropped] + [e for m in material for e in m.entries]
-        self._messages = []
+        entries = [e for m in material for e in m.entries]
         trees = [tree for m in material for tree in m.trees]
         if not trees:
             self._settled += entries
@@ -206,10 +215,10 @@ class Trainer:
         if not result.applied:
             log.error("the step came out non-finite and is void: %s", result.metrics)
             self._settled += [void(e, "non_finite") if e.outcome == "trained" else e for e in entries]
-            for group in planned.admitted:
+            for group in groups:
                 batches.dead_letter(group.message.offset, "non_finite", str(result.metrics), None)
             return
-        figures = result.metrics | self._figures(planned, material)
+        figures = result.metrics | self._figures(groups, material)
         settled, self._settled = self._settled, []
         self._publish(self.version, settled + entries, figures, batches.position)
 
@@ -224,9 +233,9 @@ class Trainer:
             batches.dead_letter(group.message.offset, reason, detail, None)
         return made
 
-    def _figures(self, planned: Plan, material: list[Material]) -> dict[str, float]:
+    def _figures(self, groups: tuple[Admitted, ...], material: list[Material]) -> dict[str, float]:
         rewards = [reward for m in material for reward in m.rewards]
-        mean, most = staleness_of(planned.admitted, self._standing())
+        mean, most = staleness_of(groups, self._standing())
         baseline = {} if self._reward_baseline is None else {REWARD_BASELINE: self._reward_baseline}
         return baseline | {
             "reward_mean": statistics.fmean(rewards) if rewards else 0.0,
