@@ -38,7 +38,7 @@ SPECS: tuple[TopicSpec, ...] = (
     TopicSpec(EVENTS, None, _kept(30)),
     TopicSpec(TASKS, None, _kept(7)),
     TopicSpec(TRAJECTORIES, None, _kept(30)),
-    # One named partition a policy: `policy_partition`. One suffices until several policies share a deployment.
+    # One partition: what a learner consumed is one interval of offsets, of whichever policy.
     TopicSpec(BATCHES, 1, _kept(30)),
     # One partition: live, candidate and rolled_back of a policy have one order.
     TopicSpec(CHECKPOINTS, 1, _COMPACTED),

@@ -64,7 +64,7 @@ class State(Protocol):
         ...
 
     def deadline_ms(self) -> int:
-        """When the key expires (ms since the epoch) if nothing more comes; 0: never."""
+        """When the key expires (ms since the epoch) if nothing more comes."""
         ...
 
     def expiry_reason(self) -> str:
@@ -132,8 +132,6 @@ class Entry(Generic[S]):
     applied: int = -1
     written_ms: int = 0
     ids: dict[bytes, None] = field(default_factory=dict)
-    expiry_as_of: int = -1  # for which offset an expiry was asked for
-    expiry_asked_ms: int = 0
 
 
 class Step(Enum):

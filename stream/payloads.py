@@ -21,7 +21,6 @@ class PayloadCache:
         self._limit = limit_bytes
         self._values: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self.n_bytes = 0
-        self.evicted = 0
 
     def put(self, partition: int, offset: int, value: bytes) -> None:
         """Keep a value."""
@@ -30,7 +29,6 @@ class PayloadCache:
         while self.n_bytes > self._limit and self._values:
             _, old = self._values.popitem(last=False)
             self.n_bytes -= len(old)
-            self.evicted += 1
 
     def get(self, partition: int, offsets: Iterable[int]) -> tuple[dict[int, bytes], list[int]]:
         """(values that are here, offsets that are not)."""
@@ -61,7 +59,6 @@ class Refetch:
         self._consumer = kafka.consumer(
             settings, "leyden-refetch", **{"auto.offset.reset": "error", "fetch.wait.max.ms": 20}
         )
-        self.n_records = 0
 
     def read(self, partition: int, offsets: list[int], timeout_s: float = 30.0) -> dict[int, bytes]:
         """Values at ascending offsets. Raises PayloadLostError where one is gone."""
@@ -78,7 +75,6 @@ class Refetch:
                 raise PayloadLostError(f"topic {self._topic}, partition {partition}, offset {wanted} is gone")
             position += 1
             found[wanted] = value
-            self.n_records += 1
         self._consumer.unassign()
         return found
 

@@ -19,7 +19,7 @@ class Row:
     closed: bool
     revision: int  # of the last output; -1: none yet
     applied_offset: int
-    deadline_ms: int  # of an open key; 0: none
+    deadline_ms: int  # of an open key; 0 once it is closed
     written_ms: int  # event time of the last item
     ids: bytes  # 8 bytes an item, newest last, at most MAX_IDS of them
     kept: bytes
