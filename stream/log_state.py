@@ -12,7 +12,7 @@ What makes it exact, in the order of the letters of docs/design.md:
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
@@ -94,7 +94,7 @@ class Stage(Protocol[S]):
         ...
 
     def opens(self, item: Item) -> bool:
-        """Whether the item may open a key."""
+        """Whether the item may open a key; one that may not changes nothing for a closed one either."""
         ...
 
     def needs(self, row: Row) -> list[int]:
@@ -232,6 +232,10 @@ class LogPartition(Generic[S]):
         if item.event_id in {row.ids[i : i + 8] for i in range(0, len(row.ids), 8)}:
             self.counts.duplicates += 1
             return Step.NOTHING
+        if row.closed and not self._stage.opens(item):
+            # Asked before loading: what the load would read may be gone by now.
+            self.counts.ignored += 1
+            return Step.NOTHING
         return Step.LOAD
 
     def _apply_late(self, entry: Entry[S], item: Item) -> Step:
@@ -295,6 +299,12 @@ class LogPartition(Generic[S]):
         self._keep_recent(key, entry)
         return self.record(key)
 
+    def close_unloaded(self, key: bytes) -> tuple[bytes, int] | None:
+        """Instead of `load`, where its records are gone: the closed row of an open key; None where it is closed."""
+        row = self.row(key)
+        assert row is not None
+        return None if row.closed else self._write(key, replace(row, closed=True, deadline_ms=0))
+
     def record(self, key: bytes) -> tuple[bytes, int]:
         """The key's row as it is now, and its serial."""
         entry = self.entry(key)
@@ -306,10 +316,13 @@ class LogPartition(Generic[S]):
             entry.written_ms,
             b"".join(entry.ids),
             entry.state.kept(),
-        ).encode()
+        )
+        return self._write(key, row)
+
+    def _write(self, key: bytes, row: Row) -> tuple[bytes, int]:
         self._serial += 1
-        self._pending[key] = (self._serial, row)
-        return row, self._serial
+        self._pending[key] = (self._serial, row.encode())
+        return self._pending[key][1], self._serial
 
     def settled(self, key: bytes, serial: int) -> None:
         """The row is acknowledged and in the table."""

@@ -3,15 +3,19 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from confluent_kafka import OFFSET_INVALID, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
 from ..avro.errors import LeydenError
 from ..infra import kafka
+from ..infra.kafka import KafkaUnavailableError
 from ..infra.settings import KafkaSettings
+
+# With auto.offset.reset=error the client says the first where the broker says the second.
+_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 
 
 class PayloadLostError(LeydenError):
-    """A record that an open or closed key refers to is no longer in its topic; the message names it."""
+    """Kafka says that a record to which a key refers is no longer in its topic; the message names it."""
 
 
 class PayloadCache:
@@ -49,7 +53,7 @@ class PayloadCache:
 
 
 class Refetch:
-    """Reads single records of the source topic again. Not thread-safe: one caller at a time."""
+    """Reads records of the source topic again. Not thread-safe: one caller at a time."""
 
     # Reading through is cheaper than seeking while the gap is smaller than about one fetch.
     READ_THROUGH = 500
@@ -57,11 +61,17 @@ class Refetch:
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._topic = topic
         self._consumer = kafka.consumer(
-            settings, "leyden-refetch", **{"auto.offset.reset": "error", "fetch.wait.max.ms": 20}
+            settings,
+            "leyden-refetch",
+            # What Faust delivered, it delivered uncommitted; the other level would take such a record for gone.
+            **{"auto.offset.reset": "error", "fetch.wait.max.ms": 20, "isolation.level": "read_uncommitted"},
         )
 
-    def read(self, partition: int, offsets: list[int], timeout_s: float = 30.0) -> dict[int, bytes]:
-        """Values at ascending offsets. Raises PayloadLostError where one is gone."""
+    def read(self, partition: int, offsets: list[int], timeout_s: float = 5.0) -> dict[int, bytes]:
+        """Values at ascending offsets.
+
+        Raises PayloadLostError where Kafka says that one is gone, KafkaUnavailableError where it does not answer.
+        """
         found: dict[int, bytes] = {}
         position = OFFSET_INVALID
         for wanted in offsets:
@@ -70,23 +80,40 @@ class Refetch:
             position = wanted - 1
             value = None
             while position < wanted:
-                position, value = self._next(partition, wanted, timeout_s)
+                message = self._next(partition, wanted, timeout_s)
+                if message is None:
+                    raise self._lost(partition, wanted)
+                position, value = message.offset() or 0, message.value()
             if position != wanted or value is None:
-                raise PayloadLostError(f"topic {self._topic}, partition {partition}, offset {wanted} is gone")
+                raise self._lost(partition, wanted)
             position += 1
             found[wanted] = value
         self._consumer.unassign()
         return found
 
-    def _next(self, partition: int, wanted: int, timeout_s: float) -> tuple[int, bytes | None]:
+    def _next(self, partition: int, wanted: int, timeout_s: float) -> Message | None:
+        """The next record; None where Kafka says that the log begins behind `wanted`."""
         message = self._consumer.poll(timeout_s)
-        error = message.error() if message is not None else None
-        if message is None or error is not None:
-            why = error.str() if error is not None else f"nothing came for {timeout_s} s"
-            raise PayloadLostError(f"topic {self._topic}, partition {partition}, offset {wanted}: {why}")
-        offset = message.offset()
-        assert offset is not None
-        return offset, message.value()
+        if message is None:
+            raise KafkaUnavailableError(f"{self._place(partition, wanted)}: nothing came for {timeout_s} s")
+        if (error := message.error()) is None:
+            return message
+        # Such an error can also be about an earlier place than `wanted`, even one of an earlier call.
+        if error.code() in _OUT_OF_RANGE and self._beginning(partition, wanted, timeout_s) > wanted:
+            return None
+        raise KafkaUnavailableError(f"{self._place(partition, wanted)}: {error.str()}")
+
+    def _beginning(self, partition: int, wanted: int, timeout_s: float) -> int:
+        try:
+            return self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=timeout_s)[0]
+        except KafkaException as error:
+            raise KafkaUnavailableError(f"{self._place(partition, wanted)}: {error.args[0].str()}") from error
+
+    def _lost(self, partition: int, wanted: int) -> PayloadLostError:
+        return PayloadLostError(f"{self._place(partition, wanted)} is gone")
+
+    def _place(self, partition: int, wanted: int) -> str:
+        return f"topic {self._topic}, partition {partition}, offset {wanted}"
 
     def close(self) -> None:
         """Close the consumer."""

@@ -11,13 +11,14 @@ from typing import Generic, Protocol, TypeVar
 from ..avro import Trajectory, encode, now_ms
 from ..avro.errors import DecodeError
 from ..infra.deadletters import dead_letter
+from ..infra.kafka import KafkaUnavailableError
 from ..infra.objects import ObjectStore
 from ..infra.parking import park
 from ..infra.topics import MAX_RECORD_BYTES
 from .deliveries import Batch, Deliveries
 from .log_state import Item, LogPartition, Output, Stage, State, Step
 from .metrics import StreamMetrics
-from .payloads import PayloadCache, Refetch
+from .payloads import PayloadCache, PayloadLostError, Refetch
 from .rows import Row
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ MAX_UNSETTLED = 6
 # A refused chunk is sought again; after this many the missing offsets are taken for gone (retention, aborted records).
 SEEKS_BEFORE_GAP_IS_TAKEN = 4
 SEEK_AGAIN_S = 1.0
+READ_AGAIN_S = 1.0
 QUIET_S = 2.0
 QUIET_WHILE_BUSY_S = 15.0
 ASK_EXPIRY_AGAIN_MS = 30_000
@@ -78,6 +80,10 @@ class Owned(Generic[S]):
     sought_at: float = 0.0
     n_seeks: int = 0
     moved_at: float = field(default_factory=time.monotonic)
+
+
+class TakenAwayError(Exception):
+    """The partition went to another worker in the middle of a chunk."""
 
 
 @dataclass(slots=True)
@@ -185,8 +191,9 @@ class Processor(Generic[S]):
         for record in records:
             if record.offset < own.log.next:
                 continue
-            await self._record(own, work, record)
-            if self._owned.get(partition) is not own:
+            try:
+                await self._record(own, work, record)
+            except TakenAwayError:
                 return None
             n += 1
         for key in own.log.hold_back():
@@ -204,33 +211,56 @@ class Processor(Generic[S]):
         try:
             items = self._stage.parse(value, state.partition, record.offset)
         except DecodeError as error:
-            await self._dead_letter(work, own, record, error)
+            await self._dead_letter(work, own, record, "undecodable", str(error))
             items = ()
         if value is not None and self._stage.needs_records:
             self._cache.put(state.partition, record.offset, value)
         for item in items:
             step = state.apply(item)
             if step is not Step.NOTHING:
-                await self._act(own, work, item, step)
+                await self._act(own, work, record, item, step)
+        if self._owned.get(state.partition) is not own:
+            raise TakenAwayError
         state.next = record.offset + 1
 
-    async def _act(self, own: Owned[S], work: Work, item: Item, step: Step) -> None:
+    async def _act(self, own: Owned[S], work: Work, record: LogRecord, item: Item, step: Step) -> None:
+        """What a step asks for. An item whose key needs records that are gone becomes a dead letter."""
         state, key = own.log, item.key
         if step is Step.LOAD:
-            state.load(key, await self._payloads(state.partition, state.needs(key)))
+            try:
+                records = await self._payloads(own, state.needs(key))
+            except PayloadLostError as error:
+                await self._give_up(own, work, record, key, error)
+                return
+            state.load(key, records)
             own.dormant.pop(key, None)
             step = state.apply(item)
         if step is Step.RECORD:
             work.rows[key] = state.record(key)
         elif step is Step.CLOSE:
-            entry = state.entry(key)
-            payloads = await self._payloads(state.partition, self._stage.payload_offsets(entry.state))
-            output = self._stage.output(entry.state, entry.revision + 1, state.partition, payloads)
-            work.rows[key] = state.close(key, output is not None)
-            if output is None:
-                self.metrics.suppressed.inc()
-            else:
-                await self._send(work, output)
+            await self._close(own, work, record, key)
+
+    async def _close(self, own: Owned[S], work: Work, record: LogRecord, key: bytes) -> None:
+        state, entry = own.log, own.log.entry(key)
+        try:
+            payloads = await self._payloads(own, self._stage.payload_offsets(entry.state))
+        except PayloadLostError as error:
+            work.rows[key] = state.close(key, emitted=False)
+            await self._lost(own, work, record, key, error)
+            return
+        output = self._stage.output(entry.state, entry.revision + 1, state.partition, payloads)
+        work.rows[key] = state.close(key, output is not None)
+        if output is None:
+            self.metrics.suppressed.inc()
+        else:
+            await self._send(work, output)
+
+    async def _give_up(self, own: Owned[S], work: Work, record: LogRecord, key: bytes, error: PayloadLostError) -> None:
+        """A key that cannot come back: an open one is closed, or its expiry would be asked for without end."""
+        own.dormant.pop(key, None)
+        if (row := own.log.close_unloaded(key)) is not None:
+            work.rows[key] = row
+        await self._lost(own, work, record, key, error)
 
     async def _send(self, work: Work, output: Output) -> None:
         value = encode(output.record)
@@ -239,13 +269,17 @@ class Processor(Generic[S]):
         await work.sends.send(self.topics.output, output.key, value, output.partition)
         work.n_outputs += 1
 
-    async def _dead_letter(self, work: Work, own: Owned[S], record: LogRecord, error: DecodeError) -> None:
+    async def _lost(self, own: Owned[S], work: Work, record: LogRecord, key: bytes, error: PayloadLostError) -> None:
+        detail = f"{key.decode()} has no output with this record: {error}"
+        await self._dead_letter(work, own, record, "payload_lost", detail)
+
+    async def _dead_letter(self, work: Work, own: Owned[S], record: LogRecord, reason: str, detail: str) -> None:
         partition = own.log.partition
-        log.warning("%s: %s/%d at %d: %s", self._role, self.topics.source, partition, record.offset, error)
+        log.warning("%s: %s/%d at %d: %s", self._role, self.topics.source, partition, record.offset, detail)
         letter = dead_letter(
             self._role,
-            "undecodable",
-            str(error),
+            reason,
+            detail,
             self.topics.source,
             partition,
             record.offset,
@@ -254,12 +288,21 @@ class Processor(Generic[S]):
         )
         await work.sends.send(self.topics.dead_letters, record.key, encode(letter))
 
-    async def _payloads(self, partition: int, offsets: Sequence[int]) -> dict[int, bytes]:
+    async def _payloads(self, own: Owned[S], offsets: Sequence[int]) -> dict[int, bytes]:
+        """Values at the offsets. Waits while Kafka does not answer. Raises PayloadLostError and TakenAwayError."""
+        partition = own.log.partition
         found, missing = self._cache.get(partition, offsets)
-        if missing:
-            async with self._refetch_lock:
-                found |= await asyncio.to_thread(self._refetch.read, partition, missing)
-            self.metrics.refetched.inc(len(missing))
+        while missing:
+            try:
+                async with self._refetch_lock:
+                    found |= await asyncio.to_thread(self._refetch.read, partition, missing)
+                self.metrics.refetched.inc(len(missing))
+                break
+            except KafkaUnavailableError as error:
+                log.warning("%s cannot read records again, it tries on: %s", self._role, error)
+            await asyncio.sleep(READ_AGAIN_S)
+            if self._owned.get(partition) is not own:
+                raise TakenAwayError
         return found
 
     # --- acknowledgement ----------------------------------------------------------------------------------------------
