@@ -91,6 +91,13 @@ class Refetch:
         self._consumer.unassign()
         return found
 
+    def first(self, partition: int, wanted: int, timeout_s: float = 5.0) -> int:
+        """The first offset from `wanted` on that Kafka still has. Raises KafkaUnavailableError without an answer."""
+        self._consumer.assign([TopicPartition(self._topic, partition, wanted)])
+        message = self._next(partition, wanted, timeout_s)
+        self._consumer.unassign()
+        return self._beginning(partition, wanted, timeout_s) if message is None else message.offset() or 0
+
     def _next(self, partition: int, wanted: int, timeout_s: float) -> Message | None:
         """The next record; None where Kafka says that the log begins behind `wanted`."""
         message = self._consumer.poll(timeout_s)

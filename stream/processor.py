@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 S = TypeVar("S", bound=State)
 
 MAX_UNSETTLED = 6
-# A refused chunk is sought again; after this many the missing offsets are taken for gone (retention, aborted records).
-SEEKS_BEFORE_GAP_IS_TAKEN = 4
+# A refused chunk is sought again: mostly it was a dropped buffer. After this many, Kafka is asked what it still has.
+SEEKS_BEFORE_KAFKA_IS_ASKED = 2
 SEEK_AGAIN_S = 1.0
 READ_AGAIN_S = 1.0
 QUIET_S = 2.0
@@ -183,8 +183,8 @@ class Processor(Generic[S]):
         own = self._owned.get(partition)
         if own is None or records[-1].offset < own.log.next:
             return None
-        if records[0].offset > own.log.next and not self._takes_gap(own, records[0].offset):
-            return self.seek_wanted(own)
+        if records[0].offset > own.log.next and not await self._takes_gap(own, records[0].offset):
+            return self.seek_wanted(own) if self._owned.get(partition) is own else None
         before = astuple(own.log.counts)
         work = Work(self._deliveries.batch())
         n = 0
@@ -355,12 +355,27 @@ class Processor(Generic[S]):
         self.metrics.gaps.inc()
         return own.log.next
 
-    def _takes_gap(self, own: Owned[S], first: int) -> bool:
-        if own.n_seeks < SEEKS_BEFORE_GAP_IS_TAKEN:
+    async def _takes_gap(self, own: Owned[S], first: int) -> bool:
+        """Whether Kafka has nothing before `first` (retention, compaction): what is skipped is never read again.
+
+        Kafka itself is asked, by a fetch that begins at the offset wanted: chunks after a seek may be from before it.
+        """
+        partition, wanted = own.log.partition, own.log.next
+        if own.n_seeks < SEEKS_BEFORE_KAFKA_IS_ASKED:
             return False
-        log.warning("partition %d: offsets %d to %d are gone", own.log.partition, own.log.next, first - 1)
-        own.log.next = first
-        return True
+        try:
+            async with self._refetch_lock:
+                there = min(first, await asyncio.to_thread(self._refetch.first, partition, wanted))
+        except KafkaUnavailableError as error:
+            log.warning("%s does not know what is missing, it seeks again: %s", self._role, error)
+            return False
+        if there > wanted:
+            log.warning(
+                "%s: %s/%d: offsets %d to %d are gone", self._role, self.topics.source, partition, wanted, there - 1
+            )
+            self.metrics.gone.inc(there - wanted)
+            own.log.next = there
+        return there == first
 
     def stalled(self, ends: dict[int, int]) -> dict[int, int]:
         """Partition -> offset to seek to, of partitions with records before them that do not come."""

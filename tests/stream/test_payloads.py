@@ -51,6 +51,12 @@ def test_what_lies_before_the_beginning_of_the_log_is_lost_and_the_rest_is_read(
     assert refetch.read(0, [5]) == {5: b"5"}
 
 
+def test_the_first_offset_that_kafka_still_has(refetch: Refetch) -> None:
+    assert [refetch.first(0, wanted) for wanted in (0, 3, 4, 7)] == [4, 4, 4, 7]
+    with pytest.raises(KafkaUnavailableError):
+        refetch.first(0, 10, timeout_s=1.0)
+
+
 def test_what_does_not_come_in_time_is_not_lost(refetch: Refetch) -> None:
     with pytest.raises(KafkaUnavailableError, match=r"offset 10: nothing came for 1\.0 s"):
         refetch.read(0, [9, 10], timeout_s=1.0)

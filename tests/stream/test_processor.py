@@ -54,6 +54,10 @@ class Log:
             raise PayloadLostError(f"topic events, partition {partition}, offset {lost[0]} is gone")
         return {o: self.values[o] for o in offsets}
 
+    def first(self, partition: int, wanted: int) -> int:
+        self._answer()
+        return max(wanted, self.begins)
+
     def _answer(self) -> None:
         self.n_asked += 1
         if self.n_silent:
@@ -127,7 +131,7 @@ class World:
         await self.settled()
 
     async def settled(self) -> None:
-        while self.processor.unsettled():
+        while self.processor.unsettled():  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert not self.crashed
 
@@ -147,6 +151,7 @@ class World:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(processors, "SEEK_AGAIN_S", 0.0)
 
 
 def rollout(name: str) -> list[Event]:
@@ -248,5 +253,39 @@ def test_a_partition_that_is_taken_away_while_kafka_is_silent_is_left_alone():
         world.log.on_silence = lambda: loop.call_soon_threadsafe(world.processor._owned.clear)
         await world.take(rewarded("a", 1.0))
         assert len(world.kafka.sent) == sent
+
+    asyncio.run(scenario())
+
+
+def test_a_gap_is_sought_again_however_often_while_kafka_has_its_records_or_does_not_answer():
+    async def scenario() -> None:
+        world = World()
+        chunk = world.log.write(*rollout("a"), *rollout("b"))
+        for _ in range(10):
+            assert world.processor.stalled({0: 6}) in ({}, {0: 0})
+            assert await world.processor.chunk(0, chunk[3:]) == 0
+        world.log.begins, world.log.n_silent = 3, 1
+        assert await world.processor.chunk(0, chunk[3:]) == 0
+        world.log.begins = 0
+        assert await world.processor.chunk(0, chunk) is None
+        await world.settled()
+        assert world.outputs() == [("a", 0), ("b", 0)]
+        assert world.processor.metrics.gone._value.get() == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("begins", "gone", "then"), [(3, 3, None), (2, 2, 2)])
+def test_a_gap_is_passed_over_as_far_as_kafka_says_that_it_is_gone(begins: int, gone: int, then: int | None):
+    async def scenario() -> None:
+        world = World()
+        chunk = world.log.write(*rollout("a"), *rollout("b"))
+        world.log.begins = begins
+        seeks = [await world.processor.chunk(0, chunk[3:]) for _ in range(3)]
+        await world.settled()
+        assert seeks == [0, 0, then]
+        assert world.processor.metrics.gone._value.get() == gone
+        assert world.processor.position(0) == (6 if then is None else then)
+        assert world.outputs() == ([("b", 0)] if then is None else [])
 
     asyncio.run(scenario())
