@@ -12,6 +12,7 @@ from ..infra.objects import ObjectStore
 from ..infra.schema_exchange import learning_store
 from .assemble_stage import AssembleStage
 from .assembly import Limits
+from .credentials import faust_credentials
 from .group_stage import GroupStage
 from .settings import StreamSettings
 from .worker import StageSpec, run
@@ -54,6 +55,8 @@ def group(settings: StreamSettings) -> None:
 def _start(spec: StageSpec, settings: StreamSettings, objects: ObjectStore) -> None:
     setup_logging(spec.role)
     refuse_long_timeouts(settings)
+    # Before anything connects: the other client's errors about the same settings are less clear.
+    faust_credentials(settings.kafka)
     topics.require(kafka.admin(settings.kafka), settings.prefix, settings.kafka)
     datadir = own_datadir(settings.state_dir / spec.role)
     try:

@@ -17,6 +17,7 @@ from faust.types import TP
 from ..infra import kafka, topics
 from ..infra.objects import ObjectStore
 from ..infra.ops_server import OpsServer
+from .credentials import faust_credentials
 from .deliveries import Deliveries
 from .faust_patches import apply_all
 from .log_consumer import LogConsumer, LogTransport
@@ -46,6 +47,7 @@ def make_app(spec: StageSpec, settings: StreamSettings, datadir: Path) -> faust.
     return faust.App(
         f"{settings.prefix}{spec.role}",
         broker=[f"kafka://{host}" for host in settings.kafka.bootstrap.split(",")],
+        broker_credentials=faust_credentials(settings.kafka),
         store="rocksdb://",
         datadir=str(datadir),
         web_enabled=False,
