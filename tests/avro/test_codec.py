@@ -152,6 +152,15 @@ def test_packed_arrays_come_back(ids: list[int], values: list[float]) -> None:
     assert avro.unpack_floats(avro.pack_floats(values)).tolist() == values
 
 
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [([1, 1 << 31], OverflowError), ([-(1 << 31) - 1], OverflowError), ([1.5], TypeError), ([None], TypeError)],
+)
+def test_what_is_no_int32_is_not_packed(ids: list, error: type[Exception]) -> None:
+    with pytest.raises(error, match="token ids"):
+        avro.pack_ids(ids)
+
+
 def test_a_torn_packed_array_is_refused() -> None:
     with pytest.raises(DecodeError, match="multiple of 4"):
         avro.unpack_ids(b"12345")
