@@ -67,11 +67,15 @@ class Tail:
 def _read(message: Message) -> EventHead | None:
     """The start or end of an attempt that may have more than one call, else None."""
     # len() does not copy the value, and most records here are calls, which are long.
-    if message.error() is not None or len(message) > _MAX_BYTES:
+    if (
+        message.error() is not None
+        or len(message) > _MAX_BYTES
+        or is_single(str(message.key() or b"", "utf-8", "replace"))
+    ):
         return None
     try:
         head = decode_head(message.value() or b"")
     except DecodeError as error:
         log.warning("%s [%s] @ %s: %s", message.topic(), message.partition(), message.offset(), error)
         return None
-    return head if isinstance(head.body, RolloutStarted | RolloutEnded) and not is_single(head.rollout_id) else None
+    return head if isinstance(head.body, RolloutStarted | RolloutEnded) else None
