@@ -4,10 +4,13 @@ import asyncio
 import logging
 import time
 
+import orjson
+
 from ...avro import new_id, now_us
 from . import events, metrics
 from .attempts import Attempts
 from .capture import NOTHING, Captured, CaptureError, capture_plain
+from .dialect import ChunkTranslator, Route
 from .engine import UNKNOWN_VERSION, VERSION_END, VERSION_START, Engine, content_type, version_in
 from .event_log import EventLog, NotSafeError
 from .events import Call
@@ -17,7 +20,6 @@ from .identity import Identity, Place, identify
 from .refusals import RefusedError, error_body, error_event
 from .request import parse, prepare
 from .settings import GatewaySettings
-from .shape import Shape
 from .stream_capture import StreamCapture
 
 log = logging.getLogger(__name__)
@@ -34,9 +36,9 @@ class Calls:
     def __init__(self, settings: GatewaySettings, engine: Engine, event_log: EventLog, attempts: Attempts) -> None:
         self._settings, self._engine, self._log, self._attempts = settings, engine, event_log, attempts
 
-    async def answer(self, exchange: Exchange, where: Place, shape: Shape) -> Answer | None:
+    async def answer(self, exchange: Exchange, where: Place, route: Route) -> Answer | None:
         """Answer one completion; None where it was streamed. Raises RefusedError before the engine is asked."""
-        call = await self._read(exchange, where, shape)
+        call = await self._read(exchange, where, route)
         with exchange.cancelled_if_gone():
             return await self._answer(exchange, call)
 
@@ -75,16 +77,22 @@ class Calls:
             if not recorded:
                 self._attempts.finish(key, safe=False)
 
-    async def _read(self, exchange: Exchange, where: Place, shape: Shape) -> Call:
+    async def _read(self, exchange: Exchange, where: Place, route: Route) -> Call:
         raw = await exchange.read()
         body = parse(raw)
         identity = identify(where, exchange.headers, body, self._settings.prefix)
         settings = self._settings
-        asked = prepare(shape, raw, body, where.overrides, settings.engine.model, settings.max_completion_tokens)
+        chat = route.dialect.request(body)
+        if chat is not body:
+            # Calls of all dialects are kept in one form, that of the engine's answers.
+            raw = orjson.dumps(chat)
+        asked = prepare(route.shape, raw, chat, where.overrides, settings.engine.model, settings.max_completion_tokens)
         retry_count = exchange.headers.get("x-stainless-retry-count", "0")
         return Call(
             identity=identity,
             asked=asked,
+            dialect=route.dialect,
+            body=body,
             policy=settings.policy,
             route=where.route,
             retry_count=int(retry_count) if retry_count.isascii() and retry_count.isdigit() else 0,
@@ -108,15 +116,15 @@ class Calls:
         except CaptureError as error:
             return await self._lost(call, NOTHING, error)
         await self._safely(call, "completed", captured)
-        return Answer(200, captured.response, _headers(call))
+        return Answer(200, call.dialect.answer(captured.response, call.body), _headers(call))
 
     async def _stream(self, exchange: Exchange, call: Call, upstream: Response) -> None:
-        capture = StreamCapture(call.asked)
+        capture, translator = StreamCapture(call.asked), call.dialect.stream(call.body)
         problem: Exception | str | None = None
         try:
             await exchange.begin(200, _headers(call) | _EVENT_STREAM)
             async for data in upstream.pieces():
-                if passed := capture.feed(data):
+                if passed := translator.feed(capture.feed(data)):
                     await exchange.write(passed)
             problem = capture.error
         except asyncio.CancelledError:
@@ -136,26 +144,26 @@ class Calls:
         except RefusedError as error:
             problem = error
         if problem is not None:
-            await self._broken_off(exchange, call, capture, captured, problem)
+            await self._broken_off(exchange, call, capture, translator, problem)
         else:
-            await exchange.end(capture.held)
+            await exchange.end(translator.feed(capture.held))
 
     async def _broken_off(
         self,
         exchange: Exchange,
         call: Call,
         capture: StreamCapture,
-        captured: Captured,
+        translator: ChunkTranslator,
         problem: Exception | str,
     ) -> None:
         """Never a clean end: the engine's own error event, or ours and then a closed connection."""
         if not isinstance(problem, RefusedError):  # which is: the event of a whole answer could not be made safe
-            await asyncio.wait([self._record(call, "failed", captured, str(problem) or repr(problem))])
+            await asyncio.wait([self._record(call, "failed", capture.captured(), str(problem) or repr(problem))])
         if capture.error is not None and problem == capture.error:
-            await exchange.end(capture.held)
+            await exchange.end(translator.feed(capture.held))
             return
         log.warning("call %s broke off: %s", call.call_id, problem)
-        await exchange.write(error_event(f"the answer broke off: {problem}", "upstream_broke_off"))
+        await exchange.write(translator.feed(error_event(f"the answer broke off: {problem}", "upstream_broke_off")))
 
     def _note(self, call: Call, capture: StreamCapture) -> None:
         call.first_token_us = capture.first_token_us
@@ -166,13 +174,13 @@ class Calls:
         call.version_end = call.version_start
         await self._safely(call, "failed", NOTHING, payload[:2000].decode(errors="replace"))
         headers = _headers(call) | {k: v for k in ("retry-after",) if (v := upstream.headers.get(k))}
-        return Answer(upstream.status, payload, headers, content_type(upstream))
+        return Answer(upstream.status, call.dialect.error(upstream.status, payload), headers, content_type(upstream))
 
     async def _lost(self, call: Call, captured: Captured, error: Exception) -> Answer:
         log.warning("call %s failed: %r", call.call_id, error)
         await self._safely(call, "failed", captured, str(error) or repr(error))
         body = error_body(502, f"the engine's answer was lost: {error}", code="upstream_broke_off")
-        return Answer(502, body, _headers(call))
+        return Answer(502, call.dialect.error(502, body), _headers(call))
 
     async def _safely(self, call: Call, status: str, captured: Captured, error: str | None = None) -> None:
         """Record and wait. Raises RefusedError (503) where the event is not safe, unless the policy is to go on."""

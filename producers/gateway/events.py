@@ -1,10 +1,13 @@
 """The events that the gateway writes, made from what it saw."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...avro import Event, LLMCall, RolloutEnded, RolloutStarted, new_id, now_ms, now_us
 from ...avro.records import Body
 from .capture import NOTHING, Captured
+from .dialect import Dialect
 from .identity import Identity
 from .request import Asked
 
@@ -18,6 +21,8 @@ class Call:
 
     identity: Identity
     asked: Asked
+    dialect: Dialect
+    body: Mapping[str, Any]  # of the request, as the agent wrote it
     policy: str
     route: str
     retry_count: int
@@ -38,7 +43,7 @@ class Call:
             retry_count=self.retry_count,
             status=status,
             agent=self.identity.agent,
-            response_id=captured.response_id,
+            response_id=captured.response_id and self.dialect.response_id(captured.response_id),
             version_start=self.version_start,
             version_end=self.version_end,
             n_prompt_tokens=len(captured.prompt_ids) // 4,

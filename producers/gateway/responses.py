@@ -80,7 +80,7 @@ class Responses:
 
     route = "/v1/responses"
 
-    def request(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def request(self, body: dict[str, Any]) -> dict[str, Any]:
         """The chat request. Raises RefusedError for what needs a server's memory or tools, or is no text."""
         _check_fields(body)
         chat = {name: body[name] for name in _SAME_IN_CHAT if body.get(name) is not None}

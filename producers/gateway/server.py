@@ -13,19 +13,28 @@ from . import metrics
 from .calls import Calls
 from .chat import Chat
 from .completion import Completion
+from .dialect import Native, Route
 from .engine import Engine
 from .exchange import Answer, ClientGoneError, Exchange, Receive, Send
 from .feedback import Feedback
 from .identity import place
 from .refusals import RefusedError, error_body
+from .responses import Responses
 from .settings import GatewaySettings
-from .shape import Shape
 
 log = logging.getLogger(__name__)
 _ROLLOUT = re.compile(r"/v1/rollouts/(?P<id>[^/]+)/(?P<what>rewards|notes|end)")
 _SETTLE = re.compile(r"/v1/rollouts/(?P<id>[^/]+)/attempts/(?P<attempt>[^/]+)/settle")
 _POLICY = re.compile(r"/v1/policies/(?P<policy>[^/]+)")
-_SHAPES: dict[str, Shape] = {shape.route: shape for shape in (Chat(), Completion())}
+_CHAT, _COMPLETION = Chat(), Completion()
+_CAPTURED = {
+    route.dialect.route: route
+    for route in (
+        Route(Native(_CHAT.route), _CHAT),
+        Route(Native(_COMPLETION.route), _COMPLETION),
+        Route(Responses(), _CHAT),
+    )
+}
 
 
 class Gateway:
@@ -81,9 +90,13 @@ class Gateway:
 
     async def _route(self, exchange: Exchange) -> Answer | None:
         where = place(exchange.path)
-        if (shape := _SHAPES.get(where.route)) is not None:
-            _only(exchange, "POST")
-            return await self._calls.answer(exchange, where, shape)
+        if (route := _CAPTURED.get(where.route)) is not None:
+            try:
+                _only(exchange, "POST")
+                return await self._calls.answer(exchange, where, route)
+            except RefusedError as refused:
+                refused.body = route.dialect.error(refused.status, refused.body)
+                raise
         if where.route == "/v1/models" or where.route.startswith("/v1/models/"):
             _only(exchange, "GET")
             status, body, content_type = await self._engine.get(where.route)
@@ -103,7 +116,7 @@ class Gateway:
             _only(exchange, "GET")
             return await self._policy(unquote(match["policy"]))
         raise RefusedError(
-            404, f"{exchange.method} {where.route}: not captured here; use {' or '.join(_SHAPES)}", code="unknown_url"
+            404, f"{exchange.method} {where.route}: not captured here; use {' or '.join(_CAPTURED)}", code="unknown_url"
         )
 
     async def _policy(self, policy: str) -> Answer:
