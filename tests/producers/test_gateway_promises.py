@@ -136,7 +136,7 @@ def test_broken_json_is_refused(gateway: RunningStack, raw: bytes) -> None:
 
 def test_body_over_the_limit_and_unknown_routes_are_refused(gateway: RunningStack) -> None:
     assert ask(gateway, new_id(), "x" * (5 << 20)).status_code == 413
-    for route in ("/v1/responses", "/v1/audio/speech", "/rollout/x/v1/models"):
+    for route in ("/v1/rerank", "/v1/audio/speech", "/rollout/x/v1/models"):
         answer = httpx.post(gateway.gateway_url + route, json={})
         assert (answer.status_code, answer.json()["error"]["type"]) == (404, "invalid_request_error")
 
