@@ -93,8 +93,12 @@ def merge_rewards(rewards: Iterable[tuple[str, int, Reward]]) -> list[MergedRewa
 
 
 def total(rewards: Iterable[MergedReward]) -> float | None:
-    """Sum of the rewards that name no call; None where there is none: unrewarded is not 0."""
-    values = [r.value for r in rewards if r.call_id is None]
+    """The attempt's reward: the sum of those that name no call, or, where all name one, of all.
+
+    A reward of the whole has the parts in it, so the two kinds are not added. None without any: unrewarded is not 0.
+    """
+    given = list(rewards)
+    values = [r.value for r in given if r.call_id is None] or [r.value for r in given]
     return math.fsum(values) if values else None
 
 

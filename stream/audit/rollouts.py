@@ -199,7 +199,9 @@ def _audit_reward(attempt: Attempt, newest: TrajectorySeen, world: World, report
     winners: dict[str, RewardSeen] = {}
     for reward in sorted(attempt.rewards, key=lambda r: (r.ts_ms, r.event_id)):
         winners[reward.key] = reward
-    values = [r.value for r in winners.values() if r.call_id is None]
+    whole = [r.value for r in winners.values() if r.call_id is None]
+    parts = [r.value for r in winners.values() if r.call_id is not None]
+    values = whole if whole else parts
     want = math.fsum(values) if values else None
     same = want == newest.reward or (
         want is not None and newest.reward is not None and math.isclose(want, newest.reward, rel_tol=1e-9, abs_tol=1e-9)

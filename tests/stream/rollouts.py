@@ -49,9 +49,10 @@ def called(rollout: str, n: int, attempt: int = 1, digest: bytes = b"", retry: i
     return Event(f"{rollout}/{attempt}/call-{n}", rollout, attempt, 1000 + n, call)
 
 
-def rewarded(rollout: str, value: float, key: str = "reward", ts_ms: int = 2000, attempt: int = 1, n: int = 0) -> Event:
-    """A reward of an attempt."""
-    return Event(f"{rollout}/{attempt}/reward-{key}-{n}", rollout, attempt, ts_ms, Reward(value, "test", key))
+def rewarded(rollout: str, value: float, key: str = "reward", ts_ms: int = 2000, attempt: int = 1, n: int = 0,
+             call_id: str | None = None) -> Event:  # fmt: skip
+    """A reward of an attempt, or of one of its calls."""
+    return Event(f"{rollout}/{attempt}/reward-{key}-{n}", rollout, attempt, ts_ms, Reward(value, "test", key, call_id))
 
 
 def noted(rollout: str, n: int, attempt: int = 1) -> Event:

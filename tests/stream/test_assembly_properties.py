@@ -136,3 +136,18 @@ def test_versions_are_the_oldest_and_newest_of_the_answered_calls():
                                called("r", 2, version=-1, status="failed"), ended("r", 3))]  # fmt: skip
     trajectory = decode(encode(Simulation(stage(), log).run().published[0]), Trajectory)
     assert (trajectory.oldest_version, trajectory.newest_version) == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "total"),
+    [([], None), ([("call-0", 0.5)], 0.5), ([("call-0", 0.5), ("call-1", 0.25)], 0.75),
+     ([("call-0", 0.5), (None, 1.0)], 1.0), ([(None, 0.0), ("call-1", 0.25)], 0.0)],
+)  # fmt: skip
+def test_rewards_of_calls_are_the_rollouts_reward_where_none_is_of_the_whole(
+    rewards: list[tuple[str | None, float]], total: float | None
+):
+    given = [rewarded("r", value, f"k{n}", call_id=call) for n, (call, value) in enumerate(rewards)]
+    log = [encode(e) for e in (started("r"), called("r", 0), called("r", 1), *given, ended("r", 2))]
+    trajectory = decode(encode(Simulation(stage(), log).run().published[0]), Trajectory)
+    assert trajectory.reward == total
+    assert [(r.call_id, r.value) for r in trajectory.rewards] == rewards

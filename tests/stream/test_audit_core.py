@@ -120,6 +120,17 @@ def test_a_call_twice_in_a_trajectory_is_found(seed: int, data: st.DataObject) -
 
 @few
 @given(seeds, st.data())
+def test_rewards_that_name_calls_count_only_where_all_do(seed: int, data: st.DataObject) -> None:
+    logs = Maker(seed).make()
+    reward = data.draw(st.sampled_from(logs.of(RewardSeen)))
+    part = replace(reward, event_id="part", key="part", call_id="c", value=7.0)
+    assert replace(logs, facts=[*logs.facts, part]).audit().clean
+    named = [replace(f, call_id="c") if isinstance(f, RewardSeen) else f for f in logs.facts]
+    assert replace(logs, facts=named).audit().clean
+
+
+@few
+@given(seeds, st.data())
 def test_a_revision_with_two_contents_is_found(seed: int, data: st.DataObject) -> None:
     logs = Maker(seed).make()
     trajectory = data.draw(st.sampled_from(logs.of(TrajectorySeen)))
