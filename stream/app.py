@@ -1,9 +1,11 @@
 """The composition root of the stream roles: one Faust app a stage, both on the same operator."""
 
-import os
+import fcntl
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 
 from ..infra import kafka, topics
 from ..infra.errors import SettingsError
@@ -16,6 +18,8 @@ from .credentials import faust_credentials
 from .group_stage import GroupStage
 from .settings import StreamSettings
 from .worker import StageSpec, run
+
+_LOCK = "lock"
 
 
 def assemble(settings: StreamSettings) -> None:
@@ -58,11 +62,8 @@ def _start(spec: StageSpec, settings: StreamSettings, objects: ObjectStore) -> N
     # Before anything connects: the other client's errors about the same settings are less clear.
     faust_credentials(settings.kafka)
     topics.require(kafka.admin(settings.kafka), settings.prefix, settings.kafka)
-    datadir = own_datadir(settings.state_dir / spec.role)
-    try:
+    with own_datadir(settings.state_dir / spec.role) as datadir:
         run(spec, settings, objects, datadir)
-    finally:
-        shutil.rmtree(datadir, ignore_errors=True)
 
 
 def refuse_long_timeouts(settings: StreamSettings) -> None:
@@ -73,17 +74,35 @@ def refuse_long_timeouts(settings: StreamSettings) -> None:
             raise SettingsError(f"{name} must be shorter than the topics' retention of {kept_ms // topics.DAY_MS} days")
 
 
-def own_datadir(folder: Path) -> Path:
-    """A folder for this process's table files; those of processes that are gone are removed: the changelog has all."""
+@contextmanager
+def own_datadir(folder: Path) -> Iterator[Path]:
+    """A folder for this process's table files; those of processes that are gone are removed: the changelog has all.
+
+    A locked file says who lives, not a process id: containers that share the folder see each other's locks only.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for old in _left_behind(folder):
-        shutil.rmtree(old, ignore_errors=True)
-    mine = folder / f"{os.getpid()}"
-    mine.mkdir(exist_ok=True)
-    return mine
+    # Held while folders are looked through and made, so that none is seen before its lock is.
+    with folder.with_name(f"{folder.name}.lock").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        for other in folder.iterdir():
+            _remove_if_left_behind(other)
+        mine = Path(mkdtemp(dir=folder))
+        lock = (mine / _LOCK).open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        yield mine
+    finally:
+        shutil.rmtree(mine, ignore_errors=True)
+        lock.close()
 
 
-def _left_behind(folder: Path) -> Iterable[Path]:
-    for path in folder.iterdir():
-        if path.name.isdigit() and (int(path.name) == os.getpid() or not Path(f"/proc/{path.name}").exists()):
-            yield path
+def _remove_if_left_behind(folder: Path) -> None:
+    if not (folder / _LOCK).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    with (folder / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
