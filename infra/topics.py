@@ -30,7 +30,8 @@ class TopicSpec:
 
 
 def _kept(days: int) -> dict[str, str]:
-    return {"retention.ms": str(days * DAY_MS), "compression.type": "producer"}
+    # The policy is named, or a cluster's own default could compact what has to be kept.
+    return {"cleanup.policy": "delete", "retention.ms": str(days * DAY_MS), "compression.type": "producer"}
 
 
 _COMPACTED = {"cleanup.policy": "compact"}
@@ -87,14 +88,27 @@ def check(admin: AdminClient, prefix: str, kafka: KafkaSettings) -> list[str]:
         count, want = len(present[prefix + spec.name].partitions), spec.partitions or kafka.partitions
         if count != want:
             problems.append(f"topic {prefix}{spec.name} has {count} partitions, kafka.partitions asks for {want}")
-    resources = [ConfigResource(ResourceType.TOPIC, prefix + s.name) for s in found]
-    for resource, future in (admin.describe_configs(resources) if resources else {}).items():
-        isr = int(future.result()["min.insync.replicas"].value)
-        if isr < min_insync(kafka):
-            problems.append(
-                f"topic {resource.name} has min.insync.replicas={isr}, this deployment needs {min_insync(kafka)}"
-            )
+    resources = {ConfigResource(ResourceType.TOPIC, prefix + s.name): s for s in found}
+    for resource, future in (admin.describe_configs(list(resources)) if resources else {}).items():
+        config = {name: str(entry.value) for name, entry in future.result().items()}
+        wrong = differences(resources[resource], config, min_insync(kafka))
+        problems += [f"topic {resource.name} has {difference}" for difference in wrong]
     return problems
+
+
+def differences(spec: TopicSpec, config: dict[str, str], isr: int) -> list[str]:
+    """Properties of a topic with which records would be lost, each with what is needed instead."""
+    found = []
+    if int(config["min.insync.replicas"]) < isr:
+        found.append(f"min.insync.replicas={config['min.insync.replicas']}, this deployment needs {isr}")
+    policy = spec.config["cleanup.policy"]
+    if config["cleanup.policy"] != policy:
+        found.append(f"cleanup.policy={config['cleanup.policy']}, this deployment needs {policy}")
+    kept = int(spec.config.get("retention.ms", 0))
+    # -1: for ever.
+    if policy == "delete" and 0 <= int(config["retention.ms"]) < kept:
+        found.append(f"retention.ms={config['retention.ms']}, this deployment needs at least {kept}")
+    return found
 
 
 def require(admin: AdminClient, prefix: str, kafka: KafkaSettings) -> None:
