@@ -13,7 +13,11 @@ from .identity import Identity
 
 LEDGER = "LEYDEN_LEDGER"
 _STREAM_ID = re.compile(rb'"id"\s*:\s*"([^"]+)"')
-_STREAM_END = b"data: [DONE]"
+# Of chats and completions; of responses; of messages.
+_STREAM_END = re.compile(
+    rb"^(data: \[DONE\]|event: response\.(completed|incomplete)|event: message_stop)$", re.MULTILINE
+)
+_ROUTES = ("/completions", "/responses", "/messages")
 
 
 class Ledger:
@@ -35,7 +39,7 @@ class Ledger:
 
     def after_send(self, library: ModuleType, response: Any, stream: bool) -> None:
         """The hook for `http_hooks.wrap_clients`."""
-        if response.status_code != 200 or not response.request.url.path.endswith("/chat/completions"):
+        if response.status_code != 200 or not response.request.url.path.endswith(_ROUTES):
             return
         if not stream:
             body = orjson.loads(response.content)
@@ -57,7 +61,7 @@ class _StreamWatch:
         seen = self._tail + chunk
         if not self._id and (found := _STREAM_ID.search(seen)):
             self._id = found[1].decode()
-        if not self._done and _STREAM_END in seen:
+        if not self._done and _STREAM_END.search(seen):
             self._done = True
             # Noted here and not at the end of the body: clients stop reading at the marker.
             if self._id:

@@ -22,7 +22,7 @@ class Messages:
 
     route = "/v1/messages"
 
-    def request(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def request(self, body: dict[str, Any]) -> dict[str, Any]:
         """The chat request. Raises RefusedError for what is no text, runs on the API's own servers, or is malformed."""
         _refuse_server_side(body)
         messages = body.get("messages")

@@ -18,6 +18,7 @@ from .engine import Engine
 from .exchange import Answer, ClientGoneError, Exchange, Receive, Send
 from .feedback import Feedback
 from .identity import place
+from .messages import Messages
 from .refusals import RefusedError, error_body
 from .responses import Responses
 from .settings import GatewaySettings
@@ -33,6 +34,7 @@ _CAPTURED = {
         Route(Native(_CHAT.route), _CHAT),
         Route(Native(_COMPLETION.route), _COMPLETION),
         Route(Responses(), _CHAT),
+        Route(Messages(), _CHAT),
     )
 }
 
