@@ -65,7 +65,7 @@ def test_responses_refusals_reach_the_client_as_its_errors(gateway: RunningStack
         for param, value in (
             ("previous_response_id", "r"),
             ("max_output_tokens", 1 << 30),
-            ("extra_body", {"temperature": -1}),
+            ("temperature", -1),
         ):
             with pytest.raises(openai.BadRequestError) as refused:
                 client.responses.create(**{"model": "policy", "input": "x", param: value})
