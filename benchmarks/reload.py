@@ -14,6 +14,7 @@ import httpx
 import torch
 from leyden.avro import Checkpoint, now_ms
 from leyden.infra import manifest
+from leyden.infra.bf16 import native_bf16
 from leyden.infra.checkpoint_log import CheckpointWriter
 from leyden.infra.local.models import smollm2_model
 from leyden.infra.local.stack import EngineSpec, RunningStack, StackSpec, role, start
@@ -93,7 +94,9 @@ def measure(stack: RunningStack, model: Path, rounds: int) -> dict[str, list[flo
     """Both sides in turn, `rounds` times, each time with other weights; seconds of each round."""
     objects, writer = ObjectStore(stack.settings.objects), CheckpointWriter(stack.settings)
     side_files = {path.name: path.read_bytes() for path in model.iterdir() if path.suffix in (".json", ".jinja")}
-    tensors = load_file(model / "model.safetensors")
+    # As the learner publishes on this machine: served in the precision that the engine computes in.
+    dtype = torch.bfloat16 if native_bf16() else torch.float32
+    tensors = {name: tensor.to(dtype) for name, tensor in load_file(model / "model.safetensors").items()}
     figures: dict[str, list[float]] = {"deliver_s": [], "read_s": []}
     with httpx.Client(base_url=stack.engine_url, timeout=TIMEOUT_S) as engine:
         # The first round warms both sides (page cache, connections) and is not counted.
@@ -132,11 +135,10 @@ def main() -> None:
         reloader = parts(Path(folder) / "reloader" / "reloader" / "reloads.jsonl")
     medians = {name: round(statistics.median(values), 4) for name, values in figures.items()}
     ratio = round(medians["deliver_s"] / medians["read_s"], 3)
-    n_bytes = (model / "model.safetensors").stat().st_size
     line = {
         "name": "reload",
         "machine": {"cpus": torch.get_num_threads(), "processor": platform.machine(), "torch": torch.__version__},
-        "figures": medians | {"rounds": ROUNDS, "model_bytes": n_bytes, "reloader": reloader, "all": figures},
+        "figures": medians | {"rounds": ROUNDS, "reloader": reloader, "all": figures},
         "bars": {"read_ratio": {"value": ratio, "at_most": MAX_READ_RATIO, "holds": ratio <= MAX_READ_RATIO}},
     }
     print(json.dumps(line))
