@@ -38,12 +38,8 @@ class Calls:
 
     async def answer(self, exchange: Exchange, where: Place, route: Route) -> Answer | None:
         """Answer one completion; None where it was streamed. Raises RefusedError before the engine is asked."""
-        call = await self._read(exchange, where, route)
-        with exchange.cancelled_if_gone():
-            return await self._answer(exchange, call)
-
-    async def _answer(self, exchange: Exchange, call: Call) -> Answer | None:
         began = time.monotonic()
+        call = await self._read(exchange, where, route)
         key = (call.identity.rollout_id, call.identity.attempt)
         if self._log.full and self._settings.on_spool_full == "refuse":
             raise RefusedError(

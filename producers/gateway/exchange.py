@@ -1,8 +1,7 @@
 """One HTTP exchange with an agent, over ASGI: request read within bounds, answer written, leaving noticed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +12,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON = "application/json"
-
-
-class ClientGoneError(Exception):
-    """The agent closed its connection before its request was whole."""
+HANDLERS = "leyden.handlers"
+"""In the ASGI state of a connection: the set of tasks that answer on it, cancelled when it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +27,10 @@ class Answer:
 
 
 class Exchange:
-    """`read`, then either one `answer`, or `begin`, `write`s and `end`.
+    """`read`, then either one `answer`, or `begin`, `write`s and `end`; `close` at last.
 
-    Where `end` does not follow, the connection is closed without the mark of a whole answer.
+    Where `end` does not follow, the connection is closed without the mark of a whole answer. An agent that leaves
+    before the end of its answer has the task cancelled that made the exchange.
     """
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send, max_body_bytes: int) -> None:
@@ -44,10 +42,13 @@ class Exchange:
             name.decode("latin-1"): value.decode("utf-8", "surrogateescape")
             for name, value in reversed(scope["headers"])
         }
-        self._over = False
+        self._handlers: set[asyncio.Task[Any]] = scope["state"][HANDLERS]
+        self._task = asyncio.current_task()
+        if self._task is not None:
+            self._handlers.add(self._task)
 
     async def read(self) -> bytes:
-        """The request's body. Raises RefusedError (413), ClientGoneError."""
+        """The request's body. Raises RefusedError (413), CancelledError (the agent left)."""
         stated = self.headers.get("content-length", "0")
         if stated.isdigit() and int(stated) > self._max_body_bytes:
             raise self._too_large()
@@ -55,8 +56,8 @@ class Exchange:
         n_bytes = 0
         while True:
             message = await self._receive()
-            if message["type"] != "http.request":
-                raise ClientGoneError
+            if message["type"] != "http.request":  # lost before this task's first step
+                raise asyncio.CancelledError("the agent left before its request was read")
             parts.append(message.get("body", b""))
             n_bytes += len(parts[-1])
             if n_bytes > self._max_body_bytes:
@@ -66,24 +67,6 @@ class Exchange:
 
     def _too_large(self) -> RefusedError:
         return RefusedError(413, f"the request is larger than {self._max_body_bytes} bytes")
-
-    @contextmanager
-    def cancelled_if_gone(self) -> Iterator[None]:
-        """From after `read` on: the task is cancelled where the agent leaves before its answer's end."""
-        task = asyncio.current_task()
-        assert task is not None
-        watch = asyncio.ensure_future(self._receive())
-
-        def on_news(done: "asyncio.Future[Message]") -> None:
-            if not self._over and not done.cancelled():
-                task.cancel()
-
-        watch.add_done_callback(on_news)
-        try:
-            yield
-        finally:
-            self._over = True
-            watch.cancel()
 
     async def answer(self, answer: Answer) -> None:
         """All of it."""
@@ -102,5 +85,10 @@ class Exchange:
 
     async def end(self, data: bytes) -> None:
         """The last part, and the mark of a whole answer."""
-        self._over = True
+        self.close()
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    def close(self) -> None:
+        """Whoever leaves from now on cancels nothing."""
+        if self._task is not None:
+            self._handlers.discard(self._task)

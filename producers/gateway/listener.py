@@ -9,6 +9,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from .exchange import HANDLERS
 from .refusals import error_body
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -21,7 +22,7 @@ _LOOK_S = 5.0
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closes a connection whose request has too large a head or does not end."""
+    """Closes a connection whose request has too large a head or does not end; cancels who answers on a lost one."""
 
     reading_since: float | None = None  # the first byte of a request that is not whole yet
     _head_bytes = 0
@@ -34,6 +35,12 @@ class BoundedConnection(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self.refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client left, or was left."""
+        super().connection_lost(exc)
+        for task in list(self.app_state[HANDLERS]):
+            task.cancel()
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -91,7 +98,7 @@ class Listener:
         self._watch = loop.create_task(self._end_slow_requests())
 
     def _connection(self) -> BoundedConnection:
-        return BoundedConnection(self._config, self._state, {}, asyncio.get_running_loop())
+        return BoundedConnection(self._config, self._state, {HANDLERS: set()}, asyncio.get_running_loop())
 
     async def _end_slow_requests(self) -> None:
         loop = asyncio.get_running_loop()

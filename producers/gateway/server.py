@@ -15,7 +15,7 @@ from .chat import Chat
 from .completion import Completion
 from .dialect import Native, Route
 from .engine import Engine
-from .exchange import Answer, ClientGoneError, Exchange, Receive, Send
+from .exchange import Answer, Exchange, Receive, Send
 from .feedback import Feedback
 from .identity import place
 from .messages import Messages
@@ -55,9 +55,8 @@ class Gateway:
         try:
             if (answer := await self._answer(exchange)) is not None:
                 await exchange.answer(answer)
-        except ClientGoneError:
-            log.info("%s %s: the client was gone before its request was whole", exchange.method, exchange.path)
         finally:
+            exchange.close()
             self._n_open -= 1
             if self._n_open == 0:
                 self._idle.set()
@@ -71,8 +70,6 @@ class Gateway:
         except RefusedError as refused:
             metrics.REFUSED.labels(str(refused.status)).inc()
             return Answer(refused.status, refused.body, refused.headers)
-        except ClientGoneError:
-            raise
         except Exception:
             log.exception("%s %s", exchange.method, exchange.path)
             metrics.REFUSED.labels("500").inc()
